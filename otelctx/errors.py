@@ -27,7 +27,8 @@
     └── PolicyViolation         403
 
 An error carries fields, not only text. ``status`` is ``None`` where no HTTP answer makes sense; an error with a status
-that escapes an application before its response starts is answered by ``ContextMiddleware`` with :meth:`OtelctxError.body`.
+that escapes an application before its response starts is answered by ``ContextMiddleware`` with
+:meth:`OtelctxError.body`.
 """
 
 from __future__ import annotations

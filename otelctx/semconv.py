@@ -1,7 +1,8 @@
 """Every name that otelctx puts on the wire or into telemetry: one table.
 
-Own names live under ``otelctx.``. GenAI strings are kept here too, because opentelemetry-semantic-conventions 0.66b2 marks
-all of them as moved; they follow semantic-conventions-genai v0.1.0. HTTP names follow the stable HTTP conventions (1.44.0).
+Own names live under ``otelctx.``. GenAI strings are kept here too, because opentelemetry-semantic-conventions 0.66b2
+marks all of them as moved; they follow semantic-conventions-genai v0.1.0. HTTP names follow the stable HTTP
+conventions (1.44.0).
 """
 
 from __future__ import annotations

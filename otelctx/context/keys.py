@@ -136,8 +136,8 @@ def normalise(value: object, limit: int = MAX_DOWN_BYTES) -> Value:
 def check(spec: KeySpec, value: object) -> Value:
     """``value`` as it is stored under ``spec``.
 
-    Raises :class:`ContextTypeError` if ``type(value)`` is not exactly ``spec.type``, :class:`ContextLimitExceeded` if it
-    is too large (1024 bytes down, 256 up). Messages name the key, both types and where the key was declared.
+    Raises :class:`ContextTypeError` if ``type(value)`` is not exactly ``spec.type``, :class:`ContextLimitExceeded` if
+    it is too large (1024 bytes down, 256 up). Messages name the key, both types and where the key was declared.
     """
     where = f" (declared at {spec.declared})" if spec.declared else ""
     if type(value) is not spec.type:

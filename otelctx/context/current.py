@@ -1,0 +1,302 @@
+"""The current scope, bound to the OpenTelemetry Context, and the public keys that read and write it.
+
+A scope is looked up in the OpenTelemetry Context first and in a ``ContextVar`` of our own second: some frameworks
+replace the first by a Context that they have just extracted from the request's headers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from contextvars import Token as VarToken
+from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+
+from otelctx.context.keys import KeyRegistry, KeySpec, Rule, Value, Visibility, check
+from otelctx.context.scope import Scope, Token
+from otelctx.context.state import EMPTY, Entry, State, entry
+from otelctx.errors import ContextTypeError
+from otelctx.semconv import (
+    SESSION_ID,
+    SESSION_TURN,
+    USAGE_INPUT_TOKENS,
+    USAGE_OUTPUT_TOKENS,
+    WINDOW_OVERFLOWED,
+    WINDOW_TRUNCATED,
+)
+
+__all__ = [
+    "REGISTRY",
+    "ContextKey",
+    "UpKey",
+    "attach",
+    "current_scope",
+    "detach",
+    "session",
+    "snapshot",
+    "with_scope",
+]
+
+T = TypeVar("T", bound=Value)
+
+REGISTRY: Final = KeyRegistry()
+
+
+class Overlay:
+    """One ``bound()`` value: seen by its own branch only, over the scope's."""
+
+    __slots__ = ("entry", "name")
+
+    def __init__(self, name: str, value: Entry | None) -> None:
+        self.name = name
+        self.entry = value
+
+
+class Binding:
+    """What the Context holds: a scope and the overlays of this branch, outermost first."""
+
+    __slots__ = ("overlays", "scope")
+
+    def __init__(self, scope: Scope, overlays: tuple[Overlay, ...] = ()) -> None:
+        self.scope = scope
+        self.overlays = overlays
+
+    def overlay(self, name: str) -> Overlay | None:
+        for candidate in reversed(self.overlays):
+            if candidate.name == name:
+                return candidate
+        return None
+
+    def entry(self, name: str) -> Entry | None:
+        over = self.overlay(name)
+        return over.entry if over is not None else self.scope.state.entry(name)
+
+    def snapshot(self) -> State:
+        state = self.scope.state
+        if not self.overlays:
+            return state
+        last = {over.name: over.entry for over in self.overlays}
+        return state.apply([e for e in last.values() if e], [n for n, e in last.items() if e is None])
+
+
+_BINDING_KEY: Final = otel_context.create_key("otelctx-scope")
+_BINDING_VAR: ContextVar[Binding | None] = ContextVar("otelctx-scope", default=None)
+
+Attached = tuple["VarToken[Context]", "VarToken[Binding | None]"]
+
+
+def _binding(context: Context | None = None) -> Binding | None:
+    found = otel_context.get_value(_BINDING_KEY, context)
+    if isinstance(found, Binding):
+        return found
+    return _BINDING_VAR.get() if context is None else None
+
+
+def current_scope(context: Context | None = None) -> Scope | None:
+    """The scope of ``context``, by default of the running task or thread; ``None`` outside any."""
+    found = _binding(context)
+    return None if found is None else found.scope
+
+
+def snapshot(context: Context | None = None) -> State:
+    """The state that a call made now would send: the current scope's, with the values of ``bound()`` over it."""
+    found = _binding(context)
+    return EMPTY if found is None else found.snapshot()
+
+
+def with_scope(scope: Scope, context: Context | None = None) -> Context:
+    """``context`` with ``scope`` in it; nothing is attached."""
+    return otel_context.set_value(_BINDING_KEY, Binding(scope), context)
+
+
+def attach(context: Context, scope: Scope | None = None) -> Attached:
+    """Make ``context``, with ``scope`` in it, the current one. Must be undone by :func:`detach` in the same task."""
+    binding = Binding(scope) if scope is not None else None
+    if binding is not None:
+        context = otel_context.set_value(_BINDING_KEY, binding, context)
+    return otel_context.attach(context), _BINDING_VAR.set(binding)
+
+
+def detach(tokens: Attached) -> None:
+    """Undo :func:`attach`."""
+    context_token, var_token = tokens
+    try:
+        _BINDING_VAR.reset(var_token)
+    except ValueError:
+        # A generator that was left half-way is finalised in another task's context. There is nothing to undo there, and
+        # OpenTelemetry's own detach would log an error for it.
+        return
+    otel_context.detach(context_token)
+
+
+def _bind(binding: Binding) -> Attached:
+    context = otel_context.set_value(_BINDING_KEY, binding)
+    return otel_context.attach(context), _BINDING_VAR.set(binding)
+
+
+def _writable() -> Binding:
+    """The current binding; outside any scope an implicit one, which lives as long as the task's or thread's context."""
+    found = _binding()
+    if found is None:
+        found = Binding(Scope())
+        _bind(found)
+    return found
+
+
+@contextmanager
+def session(session_id: str) -> Iterator[Scope]:
+    """Everything inside belongs to session ``session_id``: calls carry it, and what comes back is read from the scope.
+
+    The scope starts with the enclosing state; on exit its up values join the enclosing scope. Raises
+    :class:`~otelctx.errors.ContextTypeError` if the id is no text or empty, ``ContextLimitExceeded`` over 1024 bytes.
+    """
+    if session_id == "":
+        raise ContextTypeError("a session id is not empty")
+    outer = _binding()
+    state = outer.snapshot() if outer is not None else EMPTY
+    scope = Scope(state, parent=outer.scope if outer is not None else None)
+    if outer is not None:
+        scope.source = outer.scope.source
+    scope.set(SESSION.spec, session_id)
+    tokens = _bind(Binding(scope))
+    try:
+        yield scope
+    finally:
+        detach(tokens)
+        scope.end()
+
+
+_HANDLES: Final[dict[str, Any]] = {}
+
+
+def _declared_at() -> str:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "typing":  # ContextKey[str]("name", str)
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class _Handle(Generic[T]):
+    """Shared by both kinds of key: an equal redeclaration gives the same object."""
+
+    __slots__ = ("spec",)
+    spec: KeySpec
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.spec.name!r} {self.spec.type.__name__}>"
+
+
+def _handle(cls: type[Any], spec: KeySpec) -> Any:
+    known = REGISTRY.declare(spec)
+    handle = _HANDLES.get(spec.name)
+    if handle is None:
+        handle = object.__new__(cls)
+        handle.spec = known
+        # Two threads that declare the same key at once must get one object.
+        handle = _HANDLES.setdefault(spec.name, handle)
+    return handle
+
+
+class ContextKey(_Handle[T]):
+    """A value that the caller owns and callees receive.
+
+    ``type`` is str, int (64 bit), bool, float or bytes, and a value's type must be exactly it. ``flow="local"`` keeps
+    it in this process, ``visibility="public"`` also puts it into W3C baggage. Values take up to 1024 bytes.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls, name: str, type: type[T], flow: Literal["down", "local"] = "down", visibility: Visibility = "internal"
+    ) -> ContextKey[T]:
+        return cast("ContextKey[T]", _handle(cls, KeySpec(name, type, flow, visibility, None, _declared_at())))
+
+    @overload
+    def get(self) -> T | None: ...
+    @overload
+    def get(self, default: T) -> T: ...
+    def get(self, default: T | None = None) -> T | None:
+        """The value here, or ``default``; also ``default`` if a peer sent it with another type."""
+        binding = _binding()
+        found = binding.entry(self.spec.name) if binding is not None else None
+        if found is None or found.kind is not self.spec.kind:
+            return default
+        return cast("T", found.value)
+
+    def set(self, value: T) -> Token:
+        """Set it for the whole scope, or for the innermost ``bound()`` block of this key.
+
+        Raises :class:`~otelctx.errors.ContextTypeError` and ``ContextLimitExceeded``.
+        """
+        binding = _writable()
+        over = binding.overlay(self.spec.name)
+        if over is None:
+            return binding.scope.set(self.spec, value)
+        before = over.entry
+        over.entry = self._overlaid(binding, value)
+        return Token(self.spec.name, before, over.entry)
+
+    def reset(self, token: Token) -> bool:
+        """Undo a :meth:`set`, if its value is still there. Returns whether it was undone."""
+        binding = _writable()
+        over = binding.overlay(self.spec.name)
+        if over is None:
+            return binding.scope.reset(token)
+        if over.entry is not token.after:
+            return False
+        over.entry = token.before
+        return True
+
+    @contextmanager
+    def bound(self, value: T) -> Iterator[None]:
+        """Overlay the value for this branch (task, thread or block) only, until the block ends."""
+        outer = _binding()
+        inner = outer if outer is not None else Binding(Scope())
+        overlay = Overlay(self.spec.name, self._overlaid(inner, value))
+        tokens = _bind(Binding(inner.scope, (*inner.overlays, overlay)))
+        try:
+            yield
+        finally:
+            detach(tokens)
+
+    def _overlaid(self, binding: Binding, value: object) -> Entry:
+        new = entry(self.spec.name, check(self.spec, value))
+        binding.snapshot().apply([new], ())  # raises ContextLimitExceeded here, where the value is set
+        return new
+
+
+class UpKey(_Handle[T]):
+    """A value that the callee owns; it travels back in acks and joins by ``rule``: sum, max, min, any or last.
+
+    ``sum`` is for int only (64 bit, saturating) and is recorded and carried as increments. Text and bytes take up to
+    256 bytes.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str, type: type[T], *, rule: Rule) -> UpKey[T]:
+        return cast("UpKey[T]", _handle(cls, KeySpec(name, type, "up", "internal", rule, _declared_at())))
+
+    def record(self, value: T) -> None:
+        """Join ``value`` into the current scope. Raises :class:`~otelctx.errors.ContextTypeError`."""
+        _writable().scope.record(self.spec, value)
+
+    def get(self) -> T | None:
+        """What has been recorded here or has come back so far; a ``sum`` starts at 0."""
+        scope = current_scope()
+        found = scope.up(self.spec.name) if scope is not None else None
+        if found is None or type(found) is not self.spec.type:
+            return cast("T", 0) if self.spec.rule == "sum" else None
+        return cast("T", found)
+
+
+SESSION: Final = ContextKey(SESSION_ID, str)
+USAGE_INPUT: Final = UpKey(USAGE_INPUT_TOKENS, int, rule="sum")
+USAGE_OUTPUT: Final = UpKey(USAGE_OUTPUT_TOKENS, int, rule="sum")
+TURN: Final = UpKey(SESSION_TURN, int, rule="max")
+OVERFLOWED: Final = UpKey(WINDOW_OVERFLOWED, bool, rule="any")
+TRUNCATED: Final = UpKey(WINDOW_TRUNCATED, bool, rule="any")
