@@ -1,3 +1,67 @@
-"""otelctx: trace and session context for LLM services, and every context-window event over OTLP."""
+"""otelctx: trace and session context for LLM services, and every context-window event over OTLP.
+
+This module is a lazy facade: a name is imported from the module that owns it when it is first used, so that
+``import otelctx`` costs next to nothing and loads no framework. Nothing inside the package imports it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from otelctx import inference, serving, testing
+    from otelctx.asgi.middleware import ContextMiddleware, wrap
+    from otelctx.clients.dispatch import instrument
+    from otelctx.context.current import ContextKey, UpKey, session
+    from otelctx.context.state import Window
+    from otelctx.errors import OtelctxError
+    from otelctx.sdk.configure import configure
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ContextKey",
+    "ContextMiddleware",
+    "OtelctxError",
+    "UpKey",
+    "Window",
+    "__version__",
+    "configure",
+    "inference",
+    "instrument",
+    "serving",
+    "session",
+    "testing",
+    "wrap",
+]
+
+# name → module that owns it; a name that owns itself is a subpackage.
+_OWNERS = {
+    "ContextKey": "otelctx.context.current",
+    "ContextMiddleware": "otelctx.asgi.middleware",
+    "OtelctxError": "otelctx.errors",
+    "UpKey": "otelctx.context.current",
+    "Window": "otelctx.context.state",
+    "configure": "otelctx.sdk.configure",
+    "inference": "otelctx.inference",
+    "instrument": "otelctx.clients.dispatch",
+    "serving": "otelctx.serving",
+    "session": "otelctx.context.current",
+    "testing": "otelctx.testing",
+    "wrap": "otelctx.asgi.middleware",
+}
+
+
+def __getattr__(name: str) -> Any:
+    owner = _OWNERS.get(name)
+    if owner is None:
+        raise AttributeError(f"module 'otelctx' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module = import_module(owner)
+    value = module if owner == f"otelctx.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,66 @@
+# Everything a person or CI runs. `make` alone lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Rows of the engine's batch compute alone; more threads than cores only make tests fight each other.
+export OMP_NUM_THREADS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types contracts unit backends proto bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "otelctx needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)-%: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing otelctx[$*] into $(VENV): torch is most of it, a few minutes, once"
+	$(BIN)/pip install --quiet --editable '.[$*]'
+	@touch $@
+
+demo: $(STAMP)-demo ## one traced conversation through three processes; JAEGER=1 shows it in a real Jaeger
+ifdef JAEGER
+	scripts/backends build
+	$(BIN)/otelctx demo --jaeger
+else
+	$(BIN)/otelctx demo
+endif
+
+test: $(STAMP)-dev backends lint types contracts ## everything CI runs: backends, linters, types, layers, the whole suite
+	$(BIN)/python -m pytest
+
+check: $(STAMP)-dev lint types contracts unit ## linters, types, layers and the unit tests that need no backend and no weights
+
+lint: $(STAMP)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)-dev
+	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/typing/api.py
+
+contracts: $(STAMP)-dev
+	$(BIN)/lint-imports
+
+unit: $(STAMP)-dev
+	$(BIN)/python -m pytest -q -m 'not e2e and not model and not gpu'
+
+backends: ## build the collector and Jaeger into the user's cache (needs Go; about nine minutes, once)
+	@if command -v go >/dev/null; then scripts/backends build; \
+	elif [ "$$OTELCTX_E2E" = required ]; then echo "OTELCTX_E2E=required, but there is no Go to build the collector and Jaeger with"; exit 1; \
+	else echo "*** No Go on this machine: the tests against the real collector and Jaeger will be SKIPPED ***"; fi
+
+proto: $(VENV)/bin/python ## generate the protobuf code anew
+	scripts/proto
+
+bench: $(STAMP)-dev ## run one benchmark: make bench NAME=delta
+	$(BIN)/python -m benchmarks $(NAME)
+
+clean: ## remove the virtual environment and caches of the tree
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+import otelctx
+
+
+def test_every_public_name_is_there_and_is_its_owners() -> None:
+    for name, owner in otelctx._OWNERS.items():
+        module = importlib.import_module(owner)
+        expected = module if owner == f"otelctx.{name}" else getattr(module, name)
+        assert getattr(otelctx, name) is expected
+    assert sorted({*otelctx._OWNERS, "__version__"}) == sorted(otelctx.__all__) == dir(otelctx)
+
+
+def test_a_name_that_is_not_there_says_what_is() -> None:
+    with pytest.raises(AttributeError, match="ContextMiddleware"):
+        _ = otelctx.ContextMidleware  # type: ignore[attr-defined]

@@ -1,0 +1,78 @@
+"""The public API as its users write it. Checked by mypy --strict, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, assert_type
+
+import httpx
+import httpx2
+from fastapi import FastAPI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+import otelctx
+from otelctx.inference import Guard, TransformersEngine, observe
+from otelctx.testing import capture
+
+TIER = otelctx.ContextKey("user.tier", str)
+SPENT = otelctx.UpKey("usage.tokens.output", int, rule="sum")
+
+
+def configure() -> None:
+    handle = otelctx.configure("chat-api")
+    handle.check()
+    handle.shutdown()
+
+
+def wrap(app: FastAPI, other: Any) -> None:
+    app.add_middleware(otelctx.ContextMiddleware)
+    asgi = otelctx.wrap(other)
+    otelctx.wrap(asgi)
+
+
+async def ask(url: str, body: dict[str, Any]) -> int | None:
+    client = otelctx.instrument(httpx.AsyncClient())
+    assert_type(client, httpx.AsyncClient)
+    with otelctx.session("chat-42") as s, TIER.bound("gold"):
+        await client.post(url, json=body)
+        assert_type(TIER.get(), str | None)
+        assert_type(TIER.get("free"), str)
+        assert_type(SPENT.get(), int | None)
+        return s.window.used if s.window else None
+
+
+def ask_sync(url: str) -> httpx2.Client:
+    token = TIER.set("gold")
+    TIER.reset(token)
+    SPENT.record(3)
+    return otelctx.instrument(httpx2.Client(base_url=url))
+
+
+def openai_client(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=url, http_client=otelctx.instrument(DefaultAsyncHttpxClient()))
+
+
+def answer(guard: Guard, messages: list[dict[str, Any]], generate: Any) -> Iterator[int]:
+    with observe(model="mine") as turn:
+        ids = guard.admit(messages, max_tokens=256)
+        turn.prefill(len(ids))
+        for token in generate(ids):
+            turn.token()
+            yield token
+        turn.finish("stop")
+
+
+async def chat(model: Any, tokenizer: Any, messages: list[dict[str, Any]]) -> AsyncIterator[str]:
+    engine = TransformersEngine(model, tokenizer, window=4096, when_full="turns", rows=8)
+    async for chunk in engine.chat(messages, session="s1", max_tokens=64):
+        yield chunk.text
+
+
+def serve(engine: TransformersEngine) -> Any:
+    return otelctx.serving.app(engine)
+
+
+def test(client: httpx.Client) -> None:
+    with capture() as seen:
+        client.post("/chat")
+        assert seen.span("POST /chat").event("otelctx.truncation")
