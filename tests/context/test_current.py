@@ -21,6 +21,7 @@ from otelctx.context.current import (
     with_scope,
 )
 from otelctx.context.scope import Scope
+from otelctx.context.state import EMPTY
 from otelctx.errors import ConfigError, ContextLimitExceeded, ContextTypeError
 
 TIER = ContextKey("user.tier", str)
@@ -141,9 +142,7 @@ def test_bound_raises_where_the_value_is_set() -> None:
 
 
 def test_a_value_that_a_peer_sent_with_another_type_is_absent() -> None:
-    scope = Scope()
-    scope._state = scope.state.put("limit.tokens.total", "many")
-    tokens = attach(Context(), scope)
+    tokens = attach(Context(), Scope(EMPTY.put("limit.tokens.total", "many")))
     assert LIMIT.get() is None
     assert LIMIT.get(5) == 5
     detach(tokens)
