@@ -1,0 +1,1 @@
+"""Instruments, events and attribute hygiene, on the OpenTelemetry API alone."""

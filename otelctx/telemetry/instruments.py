@@ -1,0 +1,209 @@
+"""One set of instruments per ``MeterProvider``, made from the table in :mod:`otelctx.semconv`.
+
+One set, because a second observable of the same name is lost without a word. Nothing is made on the API's proxy
+provider: what was asked for before a real one is set forwards to whichever is current when it is used.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from typing import Any, Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, MeterProvider, Observation
+
+from otelctx import semconv
+from otelctx.semconv import EVENTS, METRICS
+
+__all__ = ["ActiveRequests", "Instruments", "instruments", "observe_arena", "observe_sessions", "tracer"]
+
+NAME: Final = "otelctx"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+Attributes = Mapping[str, Any] | None
+
+
+class ActiveRequests:
+    """Requests in flight, by (method, scheme).
+
+    A set of tokens and no number: adding to and removing from a set are atomic, so that no lock is taken on the
+    request path, and a token removed twice does not make the count wrong.
+    """
+
+    __slots__ = ("_running",)
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str], set[object]] = {}
+
+    def bucket(self, method: str, scheme: str) -> set[object]:
+        """Where a request puts a token of its own while it runs. ``method`` must be one of the known ones."""
+        key = (method, scheme)
+        found = self._running.get(key)
+        return found if found is not None else self._running.setdefault(key, set())
+
+    def observe(self, options: CallbackOptions) -> Iterable[Observation]:
+        for (method, scheme), running in list(self._running.items()):
+            yield Observation(
+                len(running), {semconv.HTTP_REQUEST_METHOD: method, semconv.URL_SCHEME: scheme}, context=Context()
+            )
+
+
+class _Deferred:
+    """A counter or histogram for code that asked before a provider was set; it forwards to the current set."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _current(self) -> Any:
+        found = instruments().by_name[self._name]
+        return None if isinstance(found, _Deferred) else found
+
+    def add(self, amount: float, attributes: Attributes = None, context: Context | None = None) -> None:
+        if (real := self._current()) is not None:
+            real.add(amount, attributes, context)
+
+    def record(self, amount: float, attributes: Attributes = None, context: Context | None = None) -> None:
+        if (real := self._current()) is not None:
+            real.record(amount, attributes, context)
+
+
+class Instruments:
+    """The synchronous instruments by attribute, and every one of them in ``by_name``; get it by :func:`instruments`."""
+
+    def __init__(self, by_name: Mapping[str, Any], active: ActiveRequests) -> None:
+        self.by_name: Final = by_name
+        self.active: Final = active
+        self.http_server_duration: Histogram = by_name[semconv.HTTP_SERVER_DURATION]
+        self.http_client_duration: Histogram = by_name[semconv.HTTP_CLIENT_DURATION]
+        self.request_duration: Histogram = by_name[semconv.REQUEST_DURATION]
+        self.time_to_first_token: Histogram = by_name[semconv.TIME_TO_FIRST_TOKEN]
+        self.time_per_output_token: Histogram = by_name[semconv.TIME_PER_OUTPUT_TOKEN]
+        self.requests: Counter = by_name[semconv.REQUESTS]
+        self.window_tokens: Histogram = by_name[semconv.WINDOW_TOKENS]
+        self.kv_tokens: Counter = by_name[semconv.KV_TOKENS]
+        self.session_lookups: Counter = by_name[semconv.SESSION_LOOKUPS]
+        self.frames: Counter = by_name[semconv.FRAMES]
+        self.frame_bytes: Counter = by_name[semconv.FRAME_BYTES]
+        self.late: Counter = by_name[semconv.EVENTS_LATE]
+        self.telemetry_dropped: Counter = by_name[semconv.TELEMETRY_DROPPED]
+
+    def event_counter(self, name: str) -> Counter:
+        """The counter of event ``name``. Raises ``KeyError`` for a name that is not in ``semconv.EVENTS``."""
+        counter: Counter = self.by_name[EVENTS[name].counter]
+        return counter
+
+
+# What the process reports of its arenas and session stores; it outlives any one provider.
+_arenas: dict[object, Callable[[], Mapping[str, int]]] = {}
+_sessions: dict[object, Callable[[], int]] = {}
+
+
+def _observe(registry: dict[object, Any], callback: object) -> Callable[[], None]:
+    key = object()
+    registry[key] = callback
+
+    def remove() -> None:
+        registry.pop(key, None)
+
+    return remove
+
+
+def observe_arena(callback: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
+    """Report arena pages: ``callback() -> {state: pages}``, such as ``{"used": 3, "free": 61}``; several are added up.
+
+    Returns a function that ends it.
+    """
+    return _observe(_arenas, callback)
+
+
+def observe_sessions(callback: Callable[[], int]) -> Callable[[], None]:
+    """Report sessions in memory: ``callback() -> count``; several are added up. Returns a function that ends it."""
+    return _observe(_sessions, callback)
+
+
+def _read_arenas(options: CallbackOptions) -> Iterable[Observation]:
+    pages: dict[str, int] = {}
+    for callback in list(_arenas.values()):
+        for state, count in callback().items():
+            pages[state] = pages.get(state, 0) + count
+    for state, count in pages.items():
+        yield Observation(count, {"state": state}, context=Context())
+
+
+def _read_sessions(options: CallbackOptions) -> Iterable[Observation]:
+    if _sessions:
+        yield Observation(sum(callback() for callback in list(_sessions.values())), context=Context())
+
+
+def _make(meter: Meter) -> Instruments:
+    active = ActiveRequests()
+    observers = {
+        semconv.HTTP_SERVER_ACTIVE: active.observe,
+        semconv.ARENA_PAGES: _read_arenas,
+        semconv.SESSIONS: _read_sessions,
+    }
+    made: dict[str, Any] = {}
+    for name, m in METRICS.items():
+        if m.kind == "counter":
+            made[name] = meter.create_counter(name, m.unit, m.brief)
+        elif m.kind == "histogram":
+            made[name] = meter.create_histogram(
+                name, m.unit, m.brief, explicit_bucket_boundaries_advisory=m.bounds or None
+            )
+        elif m.kind == "gauge":
+            made[name] = meter.create_observable_gauge(name, [observers[name]], m.unit, m.brief)
+        else:
+            made[name] = meter.create_observable_up_down_counter(name, [observers[name]], m.unit, m.brief)
+    return Instruments(made, active)
+
+
+_lock: Final = Lock()
+_sets: Final[weakref.WeakKeyDictionary[MeterProvider, Instruments]] = weakref.WeakKeyDictionary()
+_last: tuple[MeterProvider | None, Instruments]
+
+
+def instruments(meter_provider: MeterProvider | None = None) -> Instruments:
+    """The set of ``meter_provider``, by default of the global one. Always the same object for the same provider.
+
+    Cheap enough to call per request, and what :class:`ContextMiddleware` does: a provider set later is then found.
+    """
+    global _last
+    provider = meter_provider if meter_provider is not None else metrics.get_meter_provider()
+    last = _last
+    if last[0] is provider:
+        return last[1]
+    with _lock:
+        found = _sets.get(provider)
+        if found is None:
+            # The proxy has no public name. If it gets another one, its own deferral takes over from ours.
+            found = _early if type(provider).__name__ == "_ProxyMeterProvider" else _make(_meter(provider))
+            _sets[provider] = found
+        _last = (provider, found)
+    return found
+
+
+def _meter(provider: MeterProvider) -> Meter:
+    return provider.get_meter(NAME, schema_url=SCHEMA_URL)
+
+
+_early: Final = Instruments({name: _Deferred(name) for name in METRICS}, ActiveRequests())
+_last = (None, _early)
+
+_last_tracer: tuple[trace.TracerProvider, trace.Tracer] | None = None
+
+
+def tracer(tracer_provider: trace.TracerProvider | None = None) -> trace.Tracer:
+    """The tracer named ``otelctx`` of ``tracer_provider``, by default of the global one."""
+    global _last_tracer
+    provider = tracer_provider if tracer_provider is not None else trace.get_tracer_provider()
+    last = _last_tracer
+    if last is not None and last[0] is provider:
+        return last[1]
+    found = provider.get_tracer(NAME, schema_url=SCHEMA_URL)
+    _last_tracer = (provider, found)
+    return found
