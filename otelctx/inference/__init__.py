@@ -1,0 +1,1 @@
+"""Sessions, guard and engine around a transformers model."""

@@ -1,0 +1,56 @@
+"""A model and its rows: what the engine's thread drives."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from otelctx.errors import ConfigError
+from otelctx.inference import attention, gate
+from otelctx.inference.kvrows import RowKV, StepResult, Work
+
+__all__ = ["Runner", "is_out_of_memory"]
+
+# CPUs have no error class of their own for it.
+_CPU_ALLOCATOR: Final = ("can't allocate memory", "not enough memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a step failed for want of memory: retry it with less once the error and its frames are dropped."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_ALLOCATOR)
+
+
+class Runner:
+    """Serves ``model`` from ``rows`` rows of ``window`` tokens each.
+
+    The model is put into evaluation mode and its attention function is switched until :meth:`close`; until then its
+    own forward and ``generate`` don't work. After construction only one thread may use the runner.
+
+    Raises:
+        ConfigError: the window is longer than the model's positions, or the load gate refused the model.
+    """
+
+    def __init__(self, model: Any, *, rows: int, window: int) -> None:
+        limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if limit is not None and window > limit:
+            raise ConfigError(f"window={window} is longer than the {limit} positions of {type(model).__name__}")
+        model.eval()
+        gate.check(model)
+        self.model = model
+        self.rows = rows
+        self.window = window
+        self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device)
+        self.vocab = self.kv.vocab
+        self._own = model.config._attn_implementation
+        model.set_attn_implementation(attention.NAME)
+
+    def step(self, work: Work) -> StepResult:
+        """One forward over ``work``; see :meth:`RowKV.step`."""
+        return self.kv.step(self.model, work)
+
+    def close(self) -> None:
+        """Give the model its own attention back. Idempotent."""
+        self.model.set_attn_implementation(self._own)

@@ -1,0 +1,175 @@
+"""From logits to token ids: OpenAI's parameters, rows of equal parameters together, one random generator per request.
+
+A request's draws depend on its own logits and its own generator only, so neither its neighbours in the batch nor
+another request's ``seed`` can change them. Filters are transformers' own, except that the sort of a whole vocabulary
+behind top-p is done only for rows whose nucleus is wider than :data:`_WIDTH` tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from otelctx.errors import InvalidRequest
+
+__all__ = ["Params", "RowState", "Sampler"]
+
+# Below it the division overflows float32 long before the result differs from the argmax.
+_GREEDY_BELOW: Final = 1e-5
+# Sorting 49152 logits of eight rows takes 35 ms, finding the 256 largest 2 ms.
+_WIDTH: Final = 256
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, float("inf")),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+}
+_SEED_MASK: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """How to sample, with the defaults of OpenAI's API.
+
+    ``temperature`` 0–2, where 0 is greedy; ``top_p`` 0–1; ``top_k`` from 1, or 0 for all; ``seed`` any int;
+    ``frequency_penalty`` and ``presence_penalty`` −2–2, over the tokens generated so far.
+
+    Raises:
+        InvalidRequest: a value is out of range; ``param`` names it.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            # Written so that NaN is refused too.
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise InvalidRequest(f"{name} must be a number from {low:g} to {high:g}, not {value!r}", param=name)
+        if not isinstance(self.top_k, int):
+            raise InvalidRequest(f"top_k must be an integer, not {self.top_k!r}", param="top_k")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise InvalidRequest(f"seed must be an integer, not {self.seed!r}", param="seed")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken, without chance."""
+        return self.temperature < _GREEDY_BELOW
+
+    @property
+    def penalised(self) -> bool:
+        """Whether generated tokens weigh on the next."""
+        return self.frequency_penalty != 0 or self.presence_penalty != 0
+
+
+class RowState:
+    """What one request carries from token to token: its generator and how often it has produced each id."""
+
+    __slots__ = ("counts", "generator", "params")
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.counts: Counter[int] = Counter()
+        self.generator = torch.Generator()
+        if params.seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(params.seed & _SEED_MASK)
+
+
+class _Filter(NamedTuple):
+    """The parameters that rows of one group share; all zero for greedy rows."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+_GREEDY: Final = _Filter(0.0, 0.0, 0)
+
+
+class Sampler:
+    """Draws the next token of each row. Stateless; what a request carries is in its :class:`RowState`."""
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, rows: Sequence[RowState]) -> list[int]:
+        """One id for each line of ``logits``, float32 ``[len(rows), vocab]`` and finite; noted in the row's counts."""
+        if logits.shape[0] != len(rows):
+            raise ValueError(f"{logits.shape[0]} lines of logits for {len(rows)} rows")
+        scores = _penalise(logits, rows)
+        groups: dict[_Filter, list[int]] = {}
+        for line, row in enumerate(rows):
+            groups.setdefault(_filter(row.params), []).append(line)
+        ids = [0] * len(rows)
+        for key, lines in groups.items():
+            part = scores if len(lines) == len(rows) else scores[lines]
+            drawn = part.argmax(-1) if key is _GREEDY else _draw(part, key, [rows[line].generator for line in lines])
+            for line, token in zip(lines, drawn.tolist(), strict=True):
+                ids[line] = token
+        for row, token in zip(rows, ids, strict=True):
+            if row.params.penalised:
+                row.counts[token] += 1
+        return ids
+
+
+def _filter(params: Params) -> _Filter:
+    return _GREEDY if params.greedy else _Filter(params.temperature, params.top_p, params.top_k)
+
+
+def _penalise(logits: Tensor, rows: Sequence[RowState]) -> Tensor:
+    """OpenAI's definition: ``logit − count · frequency − (count > 0) · presence``."""
+    lines = [line for line, row in enumerate(rows) if row.params.penalised and row.counts]
+    if not lines:
+        return logits
+    scores = logits.clone()
+    for line in lines:
+        row = rows[line]
+        ids = torch.tensor(list(row.counts), device=logits.device)
+        counts = torch.tensor(list(row.counts.values()), device=logits.device, dtype=logits.dtype)
+        scores[line, ids] -= counts * row.params.frequency_penalty + row.params.presence_penalty
+    return scores
+
+
+def _draw(scores: Tensor, key: _Filter, generators: Sequence[torch.Generator]) -> Tensor:
+    """One id per line, by the inverse of its cumulative distribution at a number from its own generator."""
+    none = torch.empty(0, dtype=torch.long)  # transformers' filters take the ids so far and don't look at them
+    if key.temperature != 1:
+        scores = TemperatureLogitsWarper(float(key.temperature))(none, scores)
+    if key.top_k:
+        scores = TopKLogitsWarper(key.top_k)(none, scores)
+    if key.top_p < 1:
+        scores = _nucleus(scores, key.top_p)
+    cumulative = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    at = torch.cat([torch.rand(1, dtype=torch.float64, generator=one) for one in generators])
+    # Strictly below the total, so that the search ends on a token with a probability.
+    target = torch.minimum(at[:, None].to(total.device) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]
+
+
+def _nucleus(scores: Tensor, top_p: float) -> Tensor:
+    """``scores`` with everything outside the smallest set of mass ``top_p`` at −∞; the likeliest token always stays.
+
+    The same set as ``TopPLogitsWarper``'s, except that tokens as likely as the set's last one stay too.
+    """
+    best = scores.topk(min(_WIDTH, scores.shape[-1])).values
+    mass = (best - scores.logsumexp(-1, keepdim=True)).exp()
+    before = mass.cumsum(-1) - mass
+    kept = (before < top_p).sum(-1, keepdim=True).clamp_(min=1)
+    filtered = scores.masked_fill(scores < best.gather(-1, kept - 1), float("-inf"))
+    wide = mass.sum(-1) < top_p
+    if bool(wide.any()):
+        filtered[wide] = TopPLogitsWarper(float(top_p))(torch.empty(0, dtype=torch.long), scores[wide])
+    return filtered

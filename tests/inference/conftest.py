@@ -1,0 +1,68 @@
+"""Tiny models and tokenizers with random weights, made once per test run; nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    # Large enough for the logits to spread, so that greedy decoding visits many tokens.
+    "initializer_range": 0.6,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+}
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**SMALL),
+    "qwen2": lambda: Qwen2Config(**SMALL),
+    "mistral": lambda: MistralConfig(**SMALL, sliding_window=8),
+}
+
+
+def build(config: PreTrainedConfig) -> Any:
+    """A float32 model of ``config`` with seeded random weights, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices gain nothing from threads, and other tests need the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[[PreTrainedConfig], Any]:
+    return build
+
+
+@pytest.fixture(scope="session")
+def small() -> dict[str, Any]:
+    """Arguments of a tiny configuration."""
+    return dict(SMALL)
+
+
+@pytest.fixture(scope="session")
+def llama() -> Any:
+    return build(CONFIGS["llama"]())
+
+
+@pytest.fixture(scope="session", params=sorted(CONFIGS))
+def tiny(request: pytest.FixtureRequest) -> Any:
+    """Each tiny family: full attention, with biases, with a sliding window shorter than the texts."""
+    return build(CONFIGS[request.param]())
