@@ -116,7 +116,7 @@ def attention(
         NotSupported: the model asks for soft capping, sinks, a position bias, a mask or a batch.
     """
     if row_kv is None:
-        raise RuntimeError(f"attention {NAME!r} runs only inside a runner's step; close the runner to use the model")
+        raise RuntimeError(f"attention {NAME!r} got no rows: either the model keeps them back or this is not a step")
     _refuse(attention_mask, query.shape[0], extra)
     layer = int(module.layer_idx)
     row_kv.write(layer, key, value)

@@ -7,7 +7,8 @@ from typing import Any, Final
 import torch
 
 from otelctx.errors import ConfigError
-from otelctx.inference import attention, gate
+from otelctx.inference.attention import NAME
+from otelctx.inference.gate import check
 from otelctx.inference.kvrows import RowKV, StepResult, Work
 
 __all__ = ["Runner", "is_out_of_memory"]
@@ -38,14 +39,14 @@ class Runner:
         if limit is not None and window > limit:
             raise ConfigError(f"window={window} is longer than the {limit} positions of {type(model).__name__}")
         model.eval()
-        gate.check(model)
+        check(model)
         self.model = model
         self.rows = rows
         self.window = window
         self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device)
         self.vocab = self.kv.vocab
         self._own = model.config._attn_implementation
-        model.set_attn_implementation(attention.NAME)
+        model.set_attn_implementation(NAME)
 
     def step(self, work: Work) -> StepResult:
         """One forward over ``work``; see :meth:`RowKV.step`."""

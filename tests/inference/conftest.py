@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,3 +67,16 @@ def llama() -> Any:
 def tiny(request: pytest.FixtureRequest) -> Any:
     """Each tiny family: full attention, with biases, with a sliding window shorter than the texts."""
     return build(CONFIGS[request.param]())
+
+
+@pytest.fixture(scope="session")
+def twin() -> Callable[[Any], Any]:
+    """A second model with the same weights (shared, not copied) and an attention switch of its own."""
+
+    def make(model: Any) -> Any:
+        other = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=model.dtype).eval()
+        other.load_state_dict(model.state_dict(), assign=True)
+        other.tie_weights()
+        return other
+
+    return make
