@@ -29,6 +29,10 @@ _LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
 _ROPE_DEPENDS_ON_LENGTH: Final = frozenset({"dynamic", "longrope"})
 
 
+def _free(model: Any) -> str | None:
+    return "a runner that is not closed serves it" if model.config._attn_implementation == NAME else None
+
+
 def _layer_types(model: Any) -> str | None:
     found, _ = get_layer_types_and_kwargs(_text(model))
     other = sorted(set(found) - _LAYER_TYPES)
@@ -55,7 +59,7 @@ def _decoder(model: Any) -> str | None:
     return None
 
 
-_DECLARED: Final[tuple[Callable[[Any], str | None], ...]] = (_decoder, _interface, _layer_types, _rope)
+_DECLARED: Final[tuple[Callable[[Any], str | None], ...]] = (_decoder, _free, _interface, _layer_types, _rope)
 
 
 def _text(model: Any) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+
+from otelctx.inference.loader import Loaded, load
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -35,7 +39,8 @@ def build(config: PreTrainedConfig) -> Any:
     """A float32 model of ``config`` with seeded random weights, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        # A configuration of its own: the attention switch is kept in it.
+        return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,3 +85,11 @@ def twin() -> Callable[[Any], Any]:
         return other
 
     return make
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Loaded:
+    """The real model, from the cache that a user's own runs fill."""
+    pytest.importorskip("gguf")
+    cache = Path(os.environ.get("OTELCTX_CACHE_DIR", Path.home() / ".cache" / "otelctx"))
+    return load("smollm2", cache_dir=cache)

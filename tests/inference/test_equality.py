@@ -25,23 +25,18 @@ LENGTHS = (90, 61, 47)
 class Reference:
     """Greedy texts of a model, and the logits of its own forward for any token sequence."""
 
-    def __init__(self, model: Any, lengths: Sequence[int]) -> None:
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> None:
         self.model = model
-        generator = torch.Generator().manual_seed(5)
-        vocab = model.config.vocab_size
-        prompts = [torch.randint(3, vocab, (1, 5), generator=generator) for _ in lengths]
         self.texts = [self._greedy(prompt, length) for prompt, length in zip(prompts, lengths, strict=True)]
 
     @torch.inference_mode()
-    def _greedy(self, prompt: Tensor, length: int) -> list[int]:
-        ids = self.model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            do_sample=False,
-            min_new_tokens=length - prompt.shape[1],
-            max_new_tokens=length - prompt.shape[1],
+    def _greedy(self, prompt: Sequence[int], length: int) -> list[int]:
+        ids = torch.tensor([list(prompt)])
+        new = length - len(prompt)
+        text = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new, max_new_tokens=new
         )
-        return list(map(int, ids[0]))
+        return list(map(int, text[0]))
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> Tensor:
@@ -88,8 +83,10 @@ class Driver:
 @pytest.fixture
 def driver(tiny: Any, twin: Callable[[Any], Any]) -> Iterator[Driver]:
     """Three rows of a tiny model; its twin, with the same weights, is the reference."""
+    generator = torch.Generator().manual_seed(5)
+    prompts = [torch.randint(3, tiny.config.vocab_size, (5,), generator=generator).tolist() for _ in LENGTHS]
     runner = Runner(twin(tiny), rows=3, window=128)
-    yield Driver(runner, Reference(tiny, LENGTHS))
+    yield Driver(runner, Reference(tiny, prompts, LENGTHS))
     runner.close()
 
 
@@ -182,14 +179,26 @@ def test_a_failed_step_is_run_again_as_it_is(driver: Driver) -> None:
     driver.feed(*work)
 
 
+QUESTIONS = (
+    "Write a story about a lighthouse keeper and a storm.",
+    "List ten fruits with their colours.",
+    "Explain how bread is baked.",
+)
+
+
 @pytest.mark.model
 def test_real_weights(smollm2: Any, twin: Callable[[Any], Any]) -> None:
-    """The same on SmolLM2-135M: interleaved, then reused, truncated and cancelled rows."""
-    reference = Reference(smollm2.model, LENGTHS)
+    """The same on SmolLM2-135M: chunked and interleaved, then reused, cancelled and truncated rows."""
+    prompts = [
+        smollm2.tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+        )
+        for question in QUESTIONS
+    ]
+    reference = Reference(smollm2.model, prompts, LENGTHS)
     for text in reference.texts:
         assert len(set(text)) >= 20
-    runner = Runner(twin(smollm2.model), rows=3, window=256)
-    driver = Driver(runner, reference)
+    driver = Driver(Runner(twin(smollm2.model), rows=3, window=256), reference)
     first, second, third = reference.texts
     driver.feed((0, first[:40]), (1, second[:1]), (2, third[:30]))
     for at in range(8):
