@@ -65,7 +65,7 @@ def load(
     if name.lower() in _ALIASES:
         return _read(_unpacked(Path(cache_dir), say), _NAME, say)
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():  # an empty name would be the working directory
         return _read(path, path.resolve().name, say)
     raise ConfigError(
         f"there is no model {name!r}: write {_NAME!r} (from the package {_PACKAGE}) or the path of a directory with "

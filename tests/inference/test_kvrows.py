@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,8 +181,7 @@ def test_attention_of_a_segment_is_the_masked_product(q: int, past: int, window:
     query = torch.randn(1, 4, q, 8, generator=generator)
     rows, at = torch.zeros(q, dtype=torch.long), torch.arange(past, kv)
     step = Step(keys.clone(), values.clone(), [Seg(0, 0, q, kv)], rows, at)
-    module = torch.nn.Module()
-    module.layer_idx = 0  # type: ignore[assignment]  # as transformers does
+    module = SimpleNamespace(layer_idx=0)
     new_key, new_value = keys[0, :, :, past:], values[0, :, :, past:]
     out, _ = attention(module, query, new_key, new_value, None, 0.3, sliding_window=window, row_kv=step)
 
