@@ -1,0 +1,1 @@
+"""Frames, acks and the two sans-I/O machines that exchange them."""

@@ -1,0 +1,91 @@
+"""W3C Baggage: our public keys in it, and everybody else's members beside them, kept to the byte.
+
+Values are percent-encoded strictly: ``+`` is a plus sign, in both directions. (Form encoding, which the SDK's own
+propagator uses, turns it into a space on the way between languages.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, unquote_to_bytes
+
+from otelctx.context.keys import KeyRegistry, KeySpec, Value, normalise
+from otelctx.context.state import State
+from otelctx.delta.limits import MAX_BAGGAGE_BYTES, MAX_BAGGAGE_MEMBERS
+from otelctx.errors import OtelctxError
+from otelctx.semconv import INCOMPLETE
+
+__all__ = ["Baggage", "members", "parse"]
+
+_TRUE, _FALSE = "true", "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Baggage:
+    """``ours`` are values of declared public keys, typed; ``foreign`` the other members, joined, as they came."""
+
+    ours: Mapping[str, Value]
+    foreign: str
+
+
+def parse(lines: Iterable[bytes | str], registry: KeyRegistry) -> Baggage:
+    """Split inbound baggage. Several lines are one list (RFC 9110). Over 8192 bytes or 64 members nothing of ours is
+    read.
+
+    A value that does not parse to its key's type is absent. Never raises.
+    """
+    texts = [line.decode("latin-1") if isinstance(line, bytes) else line for line in lines]
+    joined = ",".join(texts)
+    if len(joined) > MAX_BAGGAGE_BYTES or joined.count(",") >= MAX_BAGGAGE_MEMBERS:
+        return Baggage({}, joined)
+    ours: dict[str, Value] = {}
+    foreign: list[str] = []
+    for member in joined.split(","):
+        name, _, rest = member.partition("=")
+        spec = registry.get(name.strip())
+        if spec is None or not _public(spec):
+            if member.strip():
+                foreign.append(member.strip())
+            continue
+        value = _typed(spec, rest.partition(";")[0].strip())
+        if value is not None:
+            ours.setdefault(spec.name, value)
+    return Baggage(ours, ",".join(foreign))
+
+
+def members(state: State, registry: KeyRegistry) -> dict[str, str]:
+    """Our members for ``state``: name → percent-encoded value of every declared public key, and the completeness
+    mark.
+    """
+    found: dict[str, str] = {}
+    for item in state.entries():
+        spec = registry.get(item.name)
+        if item.name == INCOMPLETE or (spec is not None and _public(spec)):
+            found[item.name] = _text(item.value)
+    return found
+
+
+def _public(spec: KeySpec) -> bool:
+    return spec.visibility == "public" or spec.name == INCOMPLETE
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, bytes | str):
+        return quote(value, safe="")
+    return repr(value)
+
+
+def _typed(spec: KeySpec, text: str) -> Value | None:
+    try:
+        raw = unquote_to_bytes(text)
+        if spec.type is bytes:
+            return normalise(raw)
+        decoded = raw.decode()
+        if spec.type is bool:
+            return {_TRUE: True, _FALSE: False}.get(decoded)
+        return normalise(spec.type(decoded))
+    except (OtelctxError, ValueError):
+        return None

@@ -1,0 +1,114 @@
+"""What a receiver keeps of the states it has seen, so that a later frame can refer to them.
+
+A base is a cache entry and nothing else: dropping any of them at any moment only costs the sender one FULL frame.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from otelctx.context.state import Entry, State
+from otelctx.delta.limits import BASE_BYTES, Limits
+
+__all__ = ["Base", "BaseCache", "memory"]
+
+# Measured on CPython 3.11 (64 bit): an Entry with its leaf and dict slot, a State with its map and root, and the
+# cache's own bookkeeping of one base.
+_ENTRY_BYTES: Final = 250
+_STATE_BYTES: Final = 900
+
+
+def _value_bytes(item: Entry) -> int:
+    return len(item.value) if isinstance(item.value, str | bytes) else 32
+
+
+def memory(state: State) -> int:
+    """Bytes of memory that keeping ``state`` costs, estimated from its entries."""
+    return _STATE_BYTES + sum(_ENTRY_BYTES + len(e.name) + _value_bytes(e) for e in state.entries())
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A kept state, the client it came from, and what it costs in bytes of memory."""
+
+    domain: str
+    state: State
+    client: str
+    cost: int
+
+
+class BaseCache:
+    """Bases per (trust domain, root): at most four a session and ``limits.base_bytes`` in all.
+
+    Over the budget, the largest client loses its least recently used base first: one noisy client can't push out the
+    rest.
+    """
+
+    __slots__ = ("_by_client", "_by_prefix", "_by_session", "_client_bytes", "_limits", "bytes")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._by_prefix: dict[tuple[str, bytes], Base] = {}
+        self._by_session: dict[tuple[str, str], list[bytes]] = {}
+        self._by_client: dict[str, OrderedDict[tuple[str, bytes], None]] = {}
+        self._client_bytes: dict[str, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_prefix)
+
+    def get(self, domain: str, root: bytes) -> State | None:
+        """The state kept under ``root``, or under its first 8 bytes: the root check of the result decides."""
+        key = (domain, root[:BASE_BYTES])
+        base = self._by_prefix.get(key)
+        if base is None:
+            return None
+        self._by_client[base.client].move_to_end(key)
+        return base.state
+
+    def put(self, domain: str, state: State, client: str) -> bool:
+        """Keep ``state``; whether it is kept. A state without a session is not: nobody could refer to it."""
+        session = state.session_id
+        if session is None:
+            return False
+        key = (domain, state.root[:BASE_BYTES])
+        known = self._by_prefix.get(key)
+        if known is not None:
+            self._by_client[known.client].move_to_end(key)
+            return known.state.root == state.root
+        base = Base(domain, state, client, memory(state))
+        if base.cost > self._limits.base_bytes:
+            return False
+        self._by_prefix[key] = base
+        self._by_client.setdefault(client, OrderedDict())[key] = None
+        self._client_bytes[client] = self._client_bytes.get(client, 0) + base.cost
+        self.bytes += base.cost
+        roots = self._by_session.setdefault((domain, session), [])
+        roots.append(key[1])
+        if len(roots) > self._limits.bases_per_session:
+            self._drop((domain, roots[0]))
+        while self.bytes > self._limits.base_bytes:
+            largest = max(self._client_bytes, key=self._client_bytes.__getitem__)
+            self._drop(next(iter(self._by_client[largest])))
+        return key in self._by_prefix
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for key in list(self._by_prefix):
+            self._drop(key)
+
+    def _drop(self, key: tuple[str, bytes]) -> None:
+        base = self._by_prefix.pop(key)
+        self.bytes -= base.cost
+        owned = self._by_client[base.client]
+        del owned[key]
+        self._client_bytes[base.client] -= base.cost
+        if not owned:
+            del self._by_client[base.client], self._client_bytes[base.client]
+        session = (base.domain, base.state.session_id or "")
+        roots = self._by_session[session]
+        roots.remove(key[1])
+        if not roots:
+            del self._by_session[session]

@@ -1,0 +1,319 @@
+"""Bytes of frames and acks, and the header line that carries them.
+
+Inbound bytes are bounded before they are parsed and checked before they become values; whatever they are, nothing but a
+:class:`~otelctx.errors.ProtocolError` is raised.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from otelctx.context.keys import MAX_DOWN_BYTES, MAX_UP_BYTES, NAME, Value, normalise
+from otelctx.context.state import Entry, Window, entry
+from otelctx.delta.limits import (
+    BASE_BYTES,
+    MAC_BYTES,
+    MAX_ACK_CHARS,
+    MAX_ENTRIES,
+    MAX_FRAME_BYTES,
+    MAX_HEADER_CHARS,
+    ROOT_BYTES,
+)
+from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason
+from otelctx.delta.v1 import otelctx_pb2 as pb
+from otelctx.errors import ContextLimitExceeded, ContextTypeError, MalformedFrame, OversizedFrame
+from otelctx.semconv import STATIC_TABLE, TABLE_REVISION
+
+__all__ = [
+    "decode_ack",
+    "decode_frame",
+    "encode_ack",
+    "encode_frame",
+    "from_header",
+    "has_trailer",
+    "split_mac",
+    "to_header",
+]
+
+_IDS: Final = {name: key_id for key_id, name in STATIC_TABLE.items()}
+_TRAILER: Final = b"\x7a\x11"  # field 15, length-delimited, 17 bytes: key id and MAC
+
+
+# --- header line: one RFC 9651 byte sequence ---
+
+
+def to_header(data: bytes) -> str:
+    """``:base64:``. Raises :class:`~otelctx.errors.OversizedFrame` over 3060 bytes."""
+    if len(data) > MAX_FRAME_BYTES:
+        raise OversizedFrame(f"message of {len(data)} bytes; at most {MAX_FRAME_BYTES} go into a header")
+    return f":{binascii.b2a_base64(data, newline=False).decode()}:"
+
+
+def from_header(value: bytes | str) -> bytes:
+    """Bytes of a header value. Bounded before it is decoded; strict, as RFC 9651 asks for items.
+
+    Raises :class:`~otelctx.errors.OversizedFrame` or :class:`~otelctx.errors.MalformedFrame`.
+    """
+    if len(value) > MAX_HEADER_CHARS:
+        raise OversizedFrame(f"header value of {len(value)} characters; at most {MAX_HEADER_CHARS} are read")
+    if isinstance(value, str):
+        value = value.encode("latin-1", "replace")
+    value = value.strip(b" \t")
+    if len(value) < 2 or value[:1] != b":" or value[-1:] != b":":
+        raise MalformedFrame("a header value is one byte sequence between colons")
+    try:
+        data = binascii.a2b_base64(value[1:-1], strict_mode=True)
+    except binascii.Error as exc:
+        raise MalformedFrame(f"not base64: {exc}") from None
+    if len(data) > MAX_FRAME_BYTES:
+        raise OversizedFrame(f"message of {len(data)} bytes; at most {MAX_FRAME_BYTES} are read")
+    return data
+
+
+# --- MAC trailer ---
+
+
+def has_trailer(data: bytes) -> bool:
+    """Whether the last 19 bytes look like a MAC trailer. Bytes of a value can, too: see :func:`split_mac`."""
+    return len(data) > MAC_BYTES and data[-MAC_BYTES:-17] == _TRAILER
+
+
+def split_mac(data: bytes) -> tuple[bytes, bytes | None]:
+    """``(body, mac)``: ``mac`` is key id and 16 bytes, or ``None`` if the message has no trailer.
+
+    Bytes that only look like a trailer, because they lie inside a value, are told apart by walking the fields.
+    """
+    if not has_trailer(data):
+        return data, None
+    at = len(data) - MAC_BYTES
+    return (data[:at], data[at + 2 :]) if _starts_field(data, at) else (data, None)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        shift += 7
+        if byte < 0x80:
+            return value, at
+    return 0, len(data) + 1  # past the end: no field starts there
+
+
+def _starts_field(data: bytes, offset: int) -> bool:
+    at = 0
+    while at < offset:
+        tag, at = _varint(data, at)
+        wire_type = tag & 7
+        if wire_type == 0:
+            _, at = _varint(data, at)
+        elif wire_type == 1:
+            at += 8
+        elif wire_type == 2:
+            length, at = _varint(data, at)
+            at += length
+        elif wire_type == 5:
+            at += 4
+        else:
+            return False
+    return at == offset
+
+
+# --- entries ---
+
+
+def _put_entry(message: pb.Entry, item: Entry, table: int) -> None:
+    key_id = _IDS.get(item.name) if table >= TABLE_REVISION else None
+    if key_id is not None:
+        message.id = key_id
+    else:
+        message.name = item.name
+    value = item.value
+    if isinstance(value, str):
+        message.text = value
+    elif isinstance(value, bool):
+        message.bool = value
+    elif isinstance(value, int):
+        message.int = value
+    elif isinstance(value, float):
+        message.float = value
+    else:
+        message.bytes = value
+
+
+def _get_entries(messages: Iterable[pb.Entry], limit: int) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    for message in messages:
+        name = _key_name(message.id, message.name) if message.WhichOneof("key") else ""
+        if not name:
+            raise MalformedFrame("an entry without a key")
+        field = message.WhichOneof("value")
+        if field is None:
+            raise MalformedFrame("an entry without a value")
+        value: Value = getattr(message, field)
+        try:
+            entries.append(entry(name, normalise(value, limit)))
+        except ContextLimitExceeded as exc:
+            raise OversizedFrame(exc.message) from None
+        except ContextTypeError as exc:
+            raise MalformedFrame(exc.message) from None
+    if len({e.name for e in entries}) != len(entries):
+        raise MalformedFrame("a key appears twice")
+    return tuple(entries)
+
+
+def _key_name(key_id: int, name: str) -> str:
+    if name:
+        if name in _IDS:
+            raise MalformedFrame("a key of the table must be sent by its id")
+        if not NAME.fullmatch(name):
+            raise MalformedFrame("a key name is [a-z0-9][a-z0-9_./-]{0,63}")
+        return name
+    known = STATIC_TABLE.get(key_id)
+    if known is None:
+        raise MalformedFrame("an id that the table of this revision does not have")
+    return known
+
+
+# --- frames ---
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Canonical bytes of ``frame``, without MAC: the same frame is always the same bytes."""
+    message = pb.Frame(kind=pb.Frame.Kind.ValueType(frame.kind), root=frame.root, base=frame.base, table=frame.table)
+    for item in frame.put:
+        _put_entry(message.put.add(), item, frame.table)
+    for name in frame.delete:
+        if name in _IDS:
+            message.del_ids.append(_IDS[name])
+        else:
+            message.del_names.append(name)
+    return message.SerializeToString(deterministic=True)
+
+
+def decode_frame(body: bytes) -> Frame:
+    """The frame in ``body`` (MAC split off). ``table`` is not judged here: an unknown revision is the receiver's to
+    answer.
+
+    Raises :class:`~otelctx.errors.MalformedFrame` or :class:`~otelctx.errors.OversizedFrame`.
+    """
+    message = pb.Frame()
+    try:
+        message.ParseFromString(body)
+    except (DecodeError, ValueError):
+        raise MalformedFrame("not a protobuf message") from None
+    deleted = len(message.del_ids) + len(message.del_names)
+    if len(message.put) > MAX_ENTRIES or deleted > MAX_ENTRIES:
+        raise OversizedFrame(f"{len(message.put) + deleted} entries; at most {MAX_ENTRIES} are read")
+    try:
+        kind = FrameKind(message.kind)
+    except ValueError:
+        raise MalformedFrame(f"frame kind {message.kind}") from None
+    if len(message.root) != ROOT_BYTES:
+        raise MalformedFrame(f"a root of {len(message.root)} bytes")
+    if len(message.base) != (BASE_BYTES if kind is FrameKind.DELTA else 0):
+        raise MalformedFrame(f"a base of {len(message.base)} bytes in a {kind.name}")
+    if message.table > TABLE_REVISION:  # its ids may mean anything: the root is all that can be answered to
+        return Frame(kind, message.root, message.base, table=message.table)
+    return _checked(message, kind)
+
+
+def _checked(message: pb.Frame, kind: FrameKind) -> Frame:
+    put = _get_entries(message.put, MAX_DOWN_BYTES)
+    delete = tuple([_key_name(key_id, "") for key_id in message.del_ids] + [_literal(n) for n in message.del_names])
+    if (kind is FrameKind.REF and put) or (kind is not FrameKind.DELTA and delete):
+        raise MalformedFrame(f"a {kind.name} carries no such entries")
+    if len(set(delete)) != len(delete) or {e.name for e in put} & set(delete):
+        raise MalformedFrame("a key is deleted twice, or put and deleted")
+    return Frame(kind, message.root, message.base, put, delete, message.table)
+
+
+def _literal(name: str) -> str:
+    if not name:
+        raise MalformedFrame("an empty key name")
+    return _key_name(0, name)
+
+
+# --- acks ---
+
+
+def encode_ack(ack: Ack, *, signed: bool) -> bytes:
+    """Bytes of ``ack``, without MAC, shortened to 512 header characters (MAC counted if ``signed``).
+
+    Up entries are written in the order given; those at the end are dropped first, and ``truncated`` is set.
+    """
+    room = (MAX_ACK_CHARS - 2) // 4 * 3 - (MAC_BYTES if signed else 0)
+    data = _ack_bytes(ack)
+    while len(data) > room and ack.ups:
+        ack = ack.without_last_up()
+        data = _ack_bytes(ack)
+    return data
+
+
+def _ack_bytes(ack: Ack) -> bytes:
+    message = pb.Ack(
+        kind=pb.Ack.Kind.ValueType(ack.kind),
+        root=ack.root,
+        held=pb.Ack.Held.ValueType(ack.held),
+        boot_id=ack.boot_id,
+        reason=pb.Ack.Reason.ValueType(ack.reason),
+        table=ack.table,
+        final=ack.final,
+        event=ack.event,
+        moved=ack.moved,
+        truncated=ack.truncated,
+    )
+    for item in ack.ups:
+        _put_entry(message.up.add(), item, ack.table)
+    if ack.window is not None:
+        w = ack.window
+        message.window.CopyFrom(
+            pb.Window(
+                used=w.used,
+                limit=w.limit,
+                evicted=w.evicted,
+                level=w.level,
+                generation=w.generation,
+                version=w.version,
+            )
+        )
+    return message.SerializeToString(deterministic=True)
+
+
+def decode_ack(body: bytes) -> Ack:
+    """The ack in ``body`` (MAC split off). Raises :class:`~otelctx.errors.MalformedFrame` or ``OversizedFrame``."""
+    if len(body) > MAX_ACK_CHARS:
+        raise OversizedFrame(f"an ack of {len(body)} bytes")
+    message = pb.Ack()
+    try:
+        message.ParseFromString(body)
+        kind, held, reason = AckKind(message.kind), Held(message.held), NackReason(message.reason)
+    except (DecodeError, ValueError):
+        raise MalformedFrame("not an ack") from None
+    if len(message.root) != BASE_BYTES:
+        raise MalformedFrame(f"an ack's root of {len(message.root)} bytes")
+    if len(message.up) > MAX_ENTRIES:
+        raise OversizedFrame(f"{len(message.up)} up entries")
+    window = None
+    if message.HasField("window"):
+        w = message.window
+        window = Window(w.used, w.limit, w.evicted, w.level, w.generation, w.version)
+    return Ack(
+        kind,
+        message.root,
+        held,
+        message.boot_id,
+        reason,
+        message.table,
+        message.final,
+        message.event,
+        _get_entries(message.up, MAX_UP_BYTES) if message.table <= TABLE_REVISION else (),
+        window,
+        message.moved,
+        message.truncated,
+    )

@@ -1,0 +1,277 @@
+"""The sending side of one link, sans I/O: which frame to send to an origin, and what its reply teaches.
+
+All that a sender knows of an origin it has learned from acks that echo the root of the exchange they answer. Silence
+never removes information: a link that stops acking is sent more, not less. The whole behaviour is two tables,
+``SENDS`` (what a state sends) and ``TRANSITIONS`` (what an event does in a state); a pair that is not in the second
+changes nothing.
+
+    UNKNOWN     fewer than three acks in a row                 FULL
+    AWARE       the origin acks                                REF, DELTA or FULL, whichever it can read and is smallest
+    MIXED       it acks on some paths only                     per path as AWARE or as UNKNOWN
+    FULL_ONLY   it kept losing bases; ten minutes              FULL
+    W3C_ONLY    our header is too much for it; ten minutes     none
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Literal
+
+from otelctx.context.state import State
+from otelctx.delta.limits import BASE_BYTES, Limits
+from otelctx.delta.links import BootIds, HeldBases, NackBudget
+from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
+from otelctx.semconv import TABLE_REVISION
+
+__all__ = ["BaggageMode", "LinkState", "Offer", "Reply", "Sender", "Verdict"]
+
+BaggageMode = Literal["until_ack", "always", "never"]
+
+
+class LinkState(Enum):
+    UNKNOWN = auto()
+    AWARE = auto()
+    MIXED = auto()
+    FULL_ONLY = auto()
+    W3C_ONLY = auto()
+
+
+class Event(Enum):
+    """What a reply says about the link."""
+
+    ACKED = auto()
+    SILENT = auto()  # 2xx without an ack, not GET or HEAD
+    NO_EVIDENCE = auto()  # a 502, 429, 304 or redirect without an ack says nothing
+    BASE_LOST = auto()  # 412 and NACK to a REF or DELTA, before the app ran
+    BASE_LOST_QUIETLY = auto()  # 412 without ack to a REF or DELTA: perhaps the ack was stripped
+    NACKED_ROOT = auto()  # the app ran; the origin computes another root, or the frame is over its limits
+    NACKED_TABLE = auto()  # the app ran; the origin has an older table
+    NACKED_BASE = auto()  # the app ran without the base, as it was configured to
+    HEADER_REFUSED = auto()  # 431 or 494: the header is too large for something on the way
+
+
+class Verdict(Enum):
+    """What the shell does next with this exchange."""
+
+    DONE = auto()
+    RESEND_FULL = auto()
+    RESEND_PLAIN = auto()  # without any header of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    frames: bool
+    compact: bool
+    baggage: bool
+
+
+SENDS: Final[Mapping[LinkState, Sends]] = {
+    LinkState.UNKNOWN: Sends(frames=True, compact=False, baggage=True),
+    LinkState.AWARE: Sends(frames=True, compact=True, baggage=False),
+    LinkState.MIXED: Sends(frames=True, compact=True, baggage=False),  # where the path is aware, else as UNKNOWN
+    LinkState.FULL_ONLY: Sends(frames=True, compact=False, baggage=False),
+    LinkState.W3C_ONLY: Sends(frames=False, compact=False, baggage=True),
+}
+
+_U, _A, _M, _F, _W = LinkState
+TRANSITIONS: Final[Mapping[tuple[LinkState, Event], LinkState]] = {
+    # ACKED moves UNKNOWN to AWARE only at the third ack in a row; see Sender._count.
+    (_U, Event.ACKED): _A,
+    (_A, Event.SILENT): _M,
+    **{(state, Event.NACKED_ROOT): _F for state in (_U, _A, _M)},
+    **{(state, Event.HEADER_REFUSED): _W for state in (_U, _A, _M, _F)},
+}
+# Where a state returns to when its time is over.
+AFTER_PENALTY: Final[Mapping[LinkState, LinkState]] = {_M: _A, _F: _U, _W: _U}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What to send in one exchange. ``frame`` is ``None`` where no header of ours goes; ``baggage`` says whether our
+    public keys go into W3C baggage. The rest is for :meth:`Sender.close`."""
+
+    frame: Frame | None
+    baggage: bool
+    state: State
+    path: str
+    began: float
+    epoch: int
+
+    @property
+    def compact(self) -> bool:
+        return self.frame is not None and self.frame.kind is not FrameKind.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back. ``ack`` has been verified; ``replayable``: the body can be sent again; ``safe``: GET or HEAD;
+    ``idempotent``: safe, or with an ``Idempotency-Key`` and no ``If-*`` header."""
+
+    status: int
+    ack: Ack | None
+    replayable: bool
+    safe: bool
+    idempotent: bool
+
+
+class Sender:
+    """One link. Not thread-safe by itself: its shell holds a lock. Times are monotonic seconds."""
+
+    __slots__ = (
+        "_acks",
+        "_baggage",
+        "_boots",
+        "_epoch",
+        "_held",
+        "_limits",
+        "_nacks",
+        "_paths",
+        "_until",
+        "state",
+        "table",
+    )
+
+    def __init__(self, limits: Limits, *, baggage: BaggageMode = "until_ack", w3c_only: bool = False) -> None:
+        self._limits = limits
+        self._baggage = baggage
+        self.state = LinkState.W3C_ONLY if w3c_only else LinkState.UNKNOWN
+        self.table = TABLE_REVISION
+        self._until = float("inf")
+        self._epoch = 0
+        self._acks = 0
+        self._paths: OrderedDict[str, int] = OrderedDict()
+        self._held = HeldBases(limits)
+        self._boots = BootIds(limits)
+        self._nacks = NackBudget(limits)
+
+    # before sending
+
+    def offer(self, state: State, *, path: str, safe: bool, must_be_full: bool, now: float) -> Offer:
+        """The frame for ``state`` on this link. ``must_be_full``: an attempt after the first, a body that can't be sent
+        again, a handshake: everything where a refusal could not be repaired."""
+        self._expire(now)
+        sends = SENDS[self.state]
+        aware = self.state is not LinkState.MIXED or self._path_acks(path) >= self._limits.acks_until_aware
+        baggage = self._baggage == "always" or (self._baggage == "until_ack" and (sends.baggage or not aware))
+        frame = None
+        if sends.frames and state:
+            may = sends.compact and aware and not must_be_full and not (safe and self._path_acks(path) == 0)
+            frame = (self._compact(state, now) if may else None) or full(state, self.table)
+            if frame.kind is not FrameKind.FULL:
+                self._nacks.sent()
+        return Offer(frame, baggage, state, path, now, self._epoch)
+
+    def _compact(self, state: State, now: float) -> Frame | None:
+        base = self._held.best(state, shared_only=self._boots.balanced(now), now=now)
+        if base is None:
+            return None
+        if base.root == state.root:
+            return ref(state, self.table)
+        frame = delta(base, state, self.table)
+        cost = size(frame.put) + sum(2 + len(name) for name in frame.delete) + 2 + BASE_BYTES
+        return frame if cost < size(state.entries()) else None
+
+    # after the reply
+
+    def close(self, offer: Offer, reply: Reply, now: float) -> tuple[Verdict, bool]:
+        """Learn from a reply. Returns what to do next, and whether context was lost: a compact frame went to an origin
+        that did not read it, and the app there ran without."""
+        if offer.frame is None:
+            return Verdict.DONE, False
+        ack = reply.ack
+        if ack is not None and ack.root != offer.frame.root[:BASE_BYTES]:
+            ack = None  # of another exchange: a cache or a confused proxy
+        event = _event(offer, reply, ack)
+        switched = ack is not None and self._boots.seen(ack.boot_id, began=offer.began, now=now)
+        if switched:
+            self._held.drop_process()
+        if ack is not None and ack.kind is AckKind.ACK and ack.held is not Held.NONE:
+            self._held.keep(offer.state, ack.held, now)
+        self._learn(offer, event, now)
+        return self._verdict(offer, reply, event, ack, switched, now), self._lost(offer, event)
+
+    def failed(self, offer: Offer) -> None:
+        """No reply at all: nothing is learned."""
+
+    def _learn(self, offer: Offer, event: Event, now: float) -> None:
+        self._count(offer.path, event)
+        if offer.epoch != self._epoch:
+            return  # begun before the last transition: what it says of the state is out of date
+        target = TRANSITIONS.get((self.state, event))
+        if target is None or (event is Event.ACKED and self._acks < self._limits.acks_until_aware):
+            if self.state is LinkState.MIXED and event is Event.SILENT:
+                self._until = now + self._limits.penalty
+            return
+        self._move(target, now)
+
+    def _count(self, path: str, event: Event) -> None:
+        if event is Event.ACKED:
+            self._acks += 1
+            self._paths[path] = min(self._path_acks(path) + 1, self._limits.acks_until_aware)
+            if len(self._paths) > self._limits.paths:
+                self._paths.popitem(last=False)
+        elif event is Event.SILENT:
+            self._acks = 0
+            self._paths.pop(path, None)
+
+    def _path_acks(self, path: str) -> int:
+        if path in self._paths:
+            self._paths.move_to_end(path)
+            return self._paths[path]
+        return 0
+
+    def _verdict(
+        self, offer: Offer, reply: Reply, event: Event, ack: Ack | None, switched: bool, now: float
+    ) -> Verdict:
+        if event is Event.NACKED_TABLE and ack is not None:
+            self.table = min(self.table, ack.table)
+        if event is Event.HEADER_REFUSED:
+            return Verdict.RESEND_PLAIN if reply.replayable else Verdict.DONE
+        if event in (Event.BASE_LOST, Event.BASE_LOST_QUIETLY, Event.NACKED_BASE):
+            self._held.drop(offer.state.session_id)
+            if self._nacks.spent(after_switch=switched or self._boots.switched_recently(offer.began)):
+                self._move(LinkState.FULL_ONLY, now)
+        if event is Event.BASE_LOST and reply.replayable:
+            return Verdict.RESEND_FULL
+        if event is Event.BASE_LOST_QUIETLY and reply.replayable and reply.idempotent:
+            return Verdict.RESEND_FULL
+        return Verdict.DONE
+
+    @staticmethod
+    def _lost(offer: Offer, event: Event) -> bool:
+        return offer.compact and event in (Event.SILENT, Event.NACKED_BASE, Event.NACKED_ROOT)
+
+    def _move(self, target: LinkState, now: float) -> None:
+        self.state = target
+        self._epoch += 1
+        self._acks = 0
+        self._until = now + self._limits.penalty if target in AFTER_PENALTY else float("inf")
+
+    def _expire(self, now: float) -> None:
+        if now >= self._until:
+            self._move(AFTER_PENALTY[self.state], now)
+
+
+def _event(offer: Offer, reply: Reply, ack: Ack | None) -> Event:
+    if ack is None:
+        if reply.status in (431, 494):
+            return Event.HEADER_REFUSED
+        if reply.status == 412 and offer.compact:
+            return Event.BASE_LOST_QUIETLY
+        return Event.SILENT if 200 <= reply.status < 300 and not reply.safe else Event.NO_EVIDENCE
+    if ack.kind is AckKind.ACK:
+        return Event.ACKED
+    if reply.status == 412 and offer.compact:
+        return Event.BASE_LOST
+    return _NACKED.get(ack.reason, Event.NO_EVIDENCE)
+
+
+_NACKED: Final[Mapping[NackReason, Event]] = {
+    NackReason.UNKNOWN_BASE: Event.NACKED_BASE,
+    NackReason.ROOT: Event.NACKED_ROOT,
+    NackReason.LIMIT: Event.NACKED_ROOT,
+    NackReason.TABLE: Event.NACKED_TABLE,
+}
