@@ -1,0 +1,46 @@
+"""Answers that the middleware gives itself: an error of ours in OpenAI's shape, and the refusal of a frame."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from otelctx.asgi.types import Headers, Message, Receive, Scope, Send
+from otelctx.errors import OtelctxError
+
+__all__ = ["drained", "error_answer", "respond"]
+
+_MAX_DRAIN: Final = 65536  # bytes; what a client may resend, which is what it sends compact frames with
+
+
+def error_answer(error: OtelctxError) -> tuple[int, Headers, bytes]:
+    """Status, headers and body for an error whose class has a status."""
+    body = json.dumps(error.body(), ensure_ascii=True, default=str).encode()
+    headers = [(n.lower().encode("latin-1"), v.encode("latin-1", "replace")) for n, v in error.headers()]
+    return error.status or 500, [(b"content-type", b"application/json"), *headers], body
+
+
+async def respond(send: Send, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send a whole response."""
+    lines = [*headers, (b"content-length", str(len(body)).encode())]
+    start: Message = {"type": "http.response.start", "status": status, "headers": lines}
+    await send(start)
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def drained(scope: Scope, receive: Receive) -> bool:
+    """Read the request's body if it is known to be small. ``False``: an HTTP/1 connection must be closed.
+
+    A server that answers with a body unread on a connection that it keeps open makes the client fail.
+    """
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    if b"transfer-encoding" in headers or b"expect" in headers:
+        return False
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or len(length) > 9 or int(length) > _MAX_DRAIN:
+        return False
+    while (message := await receive())["type"] == "http.request":
+        if not message.get("more_body", False):
+            return True
+    return False

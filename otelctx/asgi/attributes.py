@@ -1,0 +1,103 @@
+"""Attributes of a request, after the stable HTTP conventions."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from opentelemetry.trace import Span
+
+from otelctx import semconv
+from otelctx.asgi.headers import Inbound
+from otelctx.telemetry import sanitize
+
+__all__ = ["error_type", "method_of", "record_exception", "start_attributes"]
+
+OTHER: Final = "_OTHER"
+_METHODS: Final = {
+    name: (name, name)
+    for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY")
+}
+_UNKNOWN: Final = (OTHER, "HTTP")
+_MAX_STACK: Final = 8192
+_MAX_HOST: Final = 261  # a name of 255 and a port
+
+
+def method_of(scope: Mapping[str, Any]) -> tuple[str, str]:
+    """``(http.request.method, first word of the span's name)``. A client can send any method: unknown ones are one."""
+    return _METHODS.get(scope.get("method", "GET"), _UNKNOWN)
+
+
+@lru_cache(maxsize=512)
+def _authority(authority: bytes, scheme: str) -> tuple[str, int | None]:
+    """Address and port of a Host header; the port only where it isn't the scheme's own."""
+    host = authority.decode("latin-1")
+    address, colon, port = host.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or address.endswith(":"):
+        address, port = host, ""
+    number = int(port[:6]) if port else None
+    default = 443 if scheme in ("https", "wss") else 80
+    return sanitize.text(address.strip("[]"), 255), None if number == default else number
+
+
+def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, client: str | None) -> dict[str, Any]:
+    """What is known when a request arrives, and so what a sampler can see.
+
+    ``client`` is the address behind trusted proxies, if one was resolved.
+    """
+    scheme = scope.get("scheme", "http")
+    attributes: dict[str, Any] = {
+        semconv.HTTP_REQUEST_METHOD: method,
+        semconv.URL_SCHEME: scheme,
+        semconv.URL_PATH: sanitize.text(scope.get("path", "")),
+    }
+    if version := scope.get("http_version"):
+        attributes[semconv.NETWORK_PROTOCOL_VERSION] = version
+    if method == OTHER:
+        attributes[semconv.HTTP_REQUEST_METHOD_ORIGINAL] = sanitize.text(scope.get("method", ""), 64)
+    if query := scope.get("query_string"):
+        attributes[semconv.URL_QUERY] = sanitize.query(query)
+    if (host := inbound.get(b"host")) is not None:
+        address, port = _authority(host[:_MAX_HOST], scheme)
+        attributes[semconv.SERVER_ADDRESS] = address
+        if port is not None:
+            attributes[semconv.SERVER_PORT] = port
+    if (agent := inbound.get(b"user-agent")) is not None:
+        attributes[semconv.USER_AGENT] = sanitize.text(agent, 256)
+    peer = scope.get("client")
+    if peer:
+        attributes[semconv.NETWORK_PEER_ADDRESS] = peer[0]
+        if peer[1] is not None:
+            attributes[semconv.NETWORK_PEER_PORT] = peer[1]
+    if client is not None:
+        attributes[semconv.CLIENT_ADDRESS] = client
+    elif peer:
+        attributes[semconv.CLIENT_ADDRESS] = peer[0]
+    return attributes
+
+
+def error_type(error: BaseException) -> str:
+    """``error.type`` of an exception: its class, with its module unless that is builtins."""
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def record_exception(span: Span, error: BaseException) -> None:
+    """The standard ``exception`` event, bounded and encodable: a message may hold anything that a client has sent."""
+    if not span.is_recording():
+        return
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its text can't be made)"
+    stack = "".join(traceback.format_exception(error, limit=-24))
+    span.add_event(
+        "exception",
+        {
+            "exception.type": error_type(error),
+            "exception.message": sanitize.text(message),
+            "exception.stacktrace": sanitize.text(stack[-_MAX_STACK:], _MAX_STACK),
+        },
+    )

@@ -1,0 +1,138 @@
+"""What a request brings in: its scope, its parent span, its baggage. Read before anything else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import INVALID_SPAN, Link, Span
+
+from otelctx import semconv
+from otelctx.asgi.headers import Inbound, extract, read
+from otelctx.asgi.options import Options
+from otelctx.asgi.types import Headers, Scope
+from otelctx.context.scope import Scope as ContextScope
+from otelctx.exchange import server
+from otelctx.exchange.node import Node
+from otelctx.exchange.server import ServerExchange
+from otelctx.telemetry import events
+from otelctx.telemetry.instruments import instruments
+
+__all__ = ["Entry", "enter"]
+
+_FRAME: Final = semconv.HEADER.encode()
+_ACK: Final = semconv.ACK_HEADER.encode()
+
+# What an exchange comes to, as an event. An accepted frame is counted, not told.
+_EVENTS: Final = {
+    "refuse": semconv.EVENT_CONTEXT_RESYNC,
+    "run": semconv.EVENT_CONTEXT_PROCEEDED,
+    "ignored": semconv.EVENT_CONTEXT_REJECTED,
+}
+
+
+class Entry:
+    """``context`` is the parent Context, made from the request alone; ``scope`` what the application shall see."""
+
+    __slots__ = ("client", "context", "exchange", "inbound", "links", "scope")
+
+    def __init__(
+        self,
+        inbound: Inbound,
+        exchange: ServerExchange,
+        context: Context,
+        links: Sequence[Link] | None,
+        client: str | None,
+    ) -> None:
+        self.inbound = inbound
+        self.exchange = exchange
+        self.scope: ContextScope = exchange.scope
+        self.context = context
+        self.links = links
+        self.client = client
+
+    @property
+    def refused(self) -> bool:
+        return self.exchange.outcome == "refuse"
+
+    def session(self) -> dict[str, Any]:
+        """``session.id``, as it is now."""
+        session_id = self.scope.state.session_id
+        return {} if session_id is None else {semconv.SESSION_ID_ATTRIBUTE: session_id}
+
+    def attributes(self) -> dict[str, Any]:
+        """What the SERVER span says of the context that came in."""
+        values = self.session()
+        scope, kind = self.scope, self.exchange.kind
+        if scope.source != "none":
+            values[semconv.CONTEXT_SOURCE] = scope.source
+        if scope.incomplete:
+            values[semconv.CONTEXT_INCOMPLETE] = True
+        if kind is not None:
+            values[semconv.FRAME_KIND] = kind
+        if self.refused:
+            values[semconv.RESYNC] = True
+        return values
+
+    def report(self, options: Options, span: Span | None, context: Context) -> None:
+        """Count the frame that came, and tell what is not as it should be."""
+        exchange = self.exchange
+        line = self.inbound.get(_FRAME)
+        if line is None:
+            return
+        if exchange.kind is not None:
+            count_frame(options, exchange.kind, "received", len(line))
+        if (event := _EVENTS.get(exchange.outcome)) is not None:
+            events.emit(event, {semconv.REASON: exchange.reason or "unknown"}, span=span, context=context)
+
+    def head(self, options: Options, method: str, headers: Headers) -> Headers:
+        """Response headers as they go out: ours instead of any that the application has set."""
+        for name, _ in headers:
+            if name[: len(_FRAME)].lower() == _FRAME:
+                headers = [line for line in headers if line[0][: len(_FRAME)].lower() != _FRAME]
+                break
+        ack = self.exchange.ack(method, headers)
+        if ack is None:
+            return headers
+        count_frame(options, self.exchange.ack_kind, "sent", len(ack))
+        return [*headers, (_ACK, ack)]
+
+
+def count_frame(options: Options, kind: str, direction: str, size: int) -> None:
+    found = instruments(options.meter_provider)
+    point = {semconv.FRAME_KIND: kind, semconv.FRAME_DIRECTION: direction}
+    found.frames.add(1, point)
+    found.frame_bytes.add(size, point)
+
+
+def enter(options: Options, node: Node, scope: Scope) -> Entry:
+    """Read the request's headers, take ours out of ``scope``, and decide what to believe."""
+    inbound = read(scope["headers"])
+    if inbound.ours:
+        scope["headers"] = inbound.rest()
+    peer = scope.get("client")
+    exchange = server.open(
+        node,
+        method=scope.get("method", "GET"),
+        lines=inbound.lines(_FRAME),
+        baggage=inbound.joined(b"baggage"),
+        client=peer[0] if peer else None,
+        forwarded=inbound.joined(b"x-forwarded-for"),
+        now=time(),
+    )
+    context = otel_context.get_current() if options.join else extract(inbound)
+    links = None
+    if not options.join and not exchange.trusted and _links(options, node):
+        remote = trace.get_current_span(context).get_span_context()
+        if remote.is_valid:
+            links = [Link(remote)]
+            context = trace.set_span_in_context(INVALID_SPAN, context)
+    return Entry(inbound, exchange, context, links, exchange.client)
+
+
+def _links(options: Options, node: Node) -> bool:
+    return (options.untrusted_trace or node.settings.untrusted_trace) == "link"

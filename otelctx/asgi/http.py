@@ -1,0 +1,159 @@
+"""One HTTP request through the application: its response head, the ways it can fail, and its end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import StatusCode
+
+from otelctx import semconv
+from otelctx.asgi.answer import drained, error_answer, respond
+from otelctx.asgi.attributes import error_type, record_exception
+from otelctx.asgi.entry import Entry
+from otelctx.asgi.options import Options
+from otelctx.asgi.recording import Recording
+from otelctx.asgi.stream import START, Progress
+from otelctx.asgi.types import App, Message, Receive, Scope, Send
+from otelctx.errors import OtelctxError
+
+__all__ = ["HttpRequest", "is_cancellation", "is_disconnect"]
+
+INCOMPLETE: Final = "incomplete_response"
+_GONE: Final = frozenset({"ClientDisconnect", "ClientDisconnected", "WebSocketDisconnect"})
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Of asyncio, trio or a coroutine that is closed: whoever asked for it knows, so it is no error."""
+    return not isinstance(error, Exception | KeyboardInterrupt | SystemExit | BaseExceptionGroup)
+
+
+def is_disconnect(error: BaseException) -> bool:
+    """How servers and frameworks say that the client has gone."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_disconnect(inner) or is_cancellation(inner) for inner in error.exceptions)
+    return isinstance(error, OSError) or type(error).__name__ in _GONE
+
+
+class HttpRequest:
+    """``recording`` is ``None`` for an excluded path: the context flows, nothing is recorded."""
+
+    __slots__ = (
+        "_cancelled",
+        "_disconnected",
+        "_entry",
+        "_error",
+        "_options",
+        "_progress",
+        "_receive",
+        "_recording",
+        "_scope",
+        "_send",
+        "context",
+    )
+
+    def __init__(
+        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, excluded: bool
+    ) -> None:
+        self._options = options
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._entry = entry
+        self._progress = Progress()
+        self._recording = None if excluded else Recording(options, scope, entry)
+        self.context: Context = entry.context if self._recording is None else self._recording.context
+        self._disconnected = False
+        self._cancelled = False
+        self._error: str | None = None
+
+    async def run(self, app: App) -> None:
+        self._entry.report(self._options, None if self._recording is None else self._recording.span, self.context)
+        try:
+            if self._entry.refused:
+                await self._refuse()
+            else:
+                await app(self._scope, self.receive, self.send)
+        except OtelctxError as error:
+            if error.status is None or self._progress.status is not None:
+                self._failed(error)
+                raise
+            self._error = error_type(error) if error.status >= 500 else None
+            await respond(self.send, *error_answer(error))
+        except BaseException as error:
+            self._failed(error)
+            raise
+        finally:
+            self._close()
+
+    async def _refuse(self) -> None:
+        status, headers, body = self._entry.exchange.refusal()
+        lines = list(headers)
+        if self._scope.get("http_version", "1.1").startswith("1") and not await drained(self._scope, self._receive):
+            lines.append((b"connection", b"close"))
+        await respond(self.send, status, lines, body)
+
+    # the application's two callables
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._progress.complete:
+            self._disconnected = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        progress, recording = self._progress, self._recording
+        if message["type"] == START:
+            if progress.status is None:
+                message = self._head(message)
+            complete = progress.see(message)
+        else:
+            complete = progress.see(message)
+            if progress.chunks == 1 and recording is not None and not complete:
+                recording.first_byte()
+        try:
+            await self._send(message)
+        except OSError:
+            self._disconnected = True
+            raise
+        if complete and recording is not None:
+            recording.last_byte()
+            status = progress.status or 0
+            if status < 500 and self._error is None:
+                # Now, and not when the application returns: what it does after the last byte is not this request. A 5xx
+                # waits, because the exception behind it is only seen when it comes out of the application.
+                recording.finish(progress, status, None, False)
+
+    def _head(self, message: Message) -> Message:
+        headers = list(message.get("headers") or ())
+        lines = self._entry.head(self._options, self._scope["method"], headers)
+        return message if lines is headers else {**message, "headers": lines}
+
+    # the end
+
+    def _failed(self, error: BaseException) -> None:
+        recording = self._recording
+        if is_cancellation(error):
+            self._cancelled = self._disconnected = not self._progress.complete
+        elif recording is not None and not (self._disconnected and is_disconnect(error)):
+            self._error = error_type(error)
+            record_exception(recording.span, error)
+            if recording.finished:  # work after the last byte: on the span of its own that it gets
+                recording.span.set_attribute(semconv.ERROR_TYPE, self._error)
+                recording.span.set_status(StatusCode.ERROR)
+
+    def _close(self) -> None:
+        recording, progress = self._recording, self._progress
+        if recording is None:
+            return
+        status, error = progress.status, self._error
+        if status is None and not self._cancelled:
+            # Nobody answered; the server or a layer further out says 500.
+            status = None if self._disconnected and error is None else 500
+        if error is None:
+            if status is not None and status >= 500:
+                error = str(status)
+            elif not progress.complete and not self._disconnected:
+                error = INCOMPLETE
+        recording.finish(progress, status, error, self._disconnected and not progress.complete)
+        recording.span.close()

@@ -1,0 +1,151 @@
+"""The telemetry of one HTTP request: its SERVER span and its point in ``http.server.request.duration``, once each."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter, time_ns
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer
+
+from otelctx import semconv
+from otelctx.asgi.attributes import method_of, start_attributes
+from otelctx.asgi.entry import Entry
+from otelctx.asgi.options import Options
+from otelctx.asgi.route import route_of
+from otelctx.asgi.server_span import ServerSpan
+from otelctx.asgi.stream import Progress
+from otelctx.asgi.types import Scope
+from otelctx.telemetry.events import set_server_span
+from otelctx.telemetry.instruments import Instruments, instruments, tracer
+
+__all__ = ["Recording", "open_span"]
+
+
+def open_span(
+    options: Options, scope: Scope, entry: Entry, method: str, name: str
+) -> tuple[Tracer, Span, ServerSpan, Context]:
+    """Start the SERVER span, or join the current one, and put it into the Context that the application gets."""
+    own = tracer(options.tracer_provider)
+    if options.join:
+        span = trace.get_current_span()
+    else:
+        attributes = start_attributes(scope, entry.inbound, method, entry.client)
+        attributes.update(entry.attributes())
+        span = own.start_span(name, entry.context, SpanKind.SERVER, attributes, entry.links)
+    seen = ServerSpan(span)
+    return own, span, seen, set_server_span(trace.set_span_in_context(seen, entry.context), seen)
+
+
+class Recording:
+    """Started with the request, finished exactly once, on whichever path it leaves."""
+
+    __slots__ = (
+        "_bucket",
+        "_ended_at",
+        "_entry",
+        "_first_byte",
+        "_instruments",
+        "_method",
+        "_name",
+        "_options",
+        "_scope",
+        "_span",
+        "_started",
+        "_tracer",
+        "context",
+        "duration",
+        "finished",
+        "span",
+    )
+
+    def __init__(self, options: Options, scope: Scope, entry: Entry) -> None:
+        self._started = perf_counter()
+        self._options = options
+        self._scope = scope
+        self._entry = entry
+        self._method, self._name = method_of(scope)
+        self._instruments: Instruments | None = instruments(options.meter_provider) if options.metrics else None
+        self._tracer, self._span, self.span, self.context = open_span(options, scope, entry, self._method, self._name)
+        self._bucket: set[object] | None = None
+        if self._instruments is not None:
+            self._bucket = self._instruments.active.bucket(self._method, scope.get("scheme", "http"))
+            self._bucket.add(self)
+        self._first_byte: float | None = None
+        self._ended_at: int | None = None
+        self.duration: float | None = None
+        self.finished = False
+
+    def first_byte(self) -> None:
+        self._first_byte = perf_counter() - self._started
+
+    def last_byte(self) -> None:
+        """The response is complete: the duration is settled, even if the span is finished later."""
+        self.duration = perf_counter() - self._started
+        self._ended_at = time_ns()
+
+    def finish(self, progress: Progress, status: int | None, error: str | None, disconnected: bool) -> None:
+        """End the span and record the duration. ``error`` is ``error.type``; a second call does nothing."""
+        if self.finished:
+            return
+        self.finished = True
+        duration = self.duration if self.duration is not None else perf_counter() - self._started
+        route = self.span.route or route_of(self._scope)
+        if self._instruments is not None and self._bucket is not None:
+            self._bucket.discard(self)
+            point = self._point(status, error, route)
+            self._instruments.http_server_duration.record(duration, point, self.context)
+        if self._span.is_recording():
+            self._describe(progress, status, error, route, disconnected)
+        if not self._options.join:
+            self._span.end(self._ended_at)
+            name = f"{self._name} {route} background" if route is not None else f"{self._name} background"
+            # Not a bound method: a cycle for each request would be the garbage collector's work.
+            self.span.ended(partial(_revive, self._tracer, name, self._span, self._entry.session()))
+
+    def _point(self, status: int | None, error: str | None, route: str | None) -> dict[str, Any]:
+        scope = self._scope
+        point: dict[str, Any] = {
+            semconv.HTTP_REQUEST_METHOD: self._method,
+            semconv.URL_SCHEME: scope.get("scheme", "http"),
+        }
+        if version := scope.get("http_version"):
+            point[semconv.NETWORK_PROTOCOL_VERSION] = version
+        if status is not None:
+            point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
+        if route is not None:
+            point[semconv.HTTP_ROUTE] = route
+        if error is not None:
+            point[semconv.ERROR_TYPE] = error
+        return point
+
+    def _describe(
+        self, progress: Progress, status: int | None, error: str | None, route: str | None, disconnected: bool
+    ) -> None:
+        span = self._span
+        # Given at the start too; again, because an SDK that is over its attribute limit drops the oldest.
+        values: dict[str, Any] = self._entry.session()
+        if status is not None:
+            values[semconv.HTTP_RESPONSE_STATUS_CODE] = status
+        if route is not None:
+            values[semconv.HTTP_ROUTE] = route
+            if not self._options.join:
+                span.update_name(f"{self._name} {route}")
+        if progress.chunks > 1:
+            values[semconv.CHUNKS] = progress.chunks
+            if self._first_byte is not None:
+                values[semconv.TIME_TO_FIRST_BYTE] = self._first_byte
+        if disconnected:
+            values[semconv.DISCONNECTED] = True
+        if error is not None:
+            values[semconv.ERROR_TYPE] = error
+            span.set_status(StatusCode.ERROR)
+        if values:
+            span.set_attributes(values)
+
+
+def _revive(own: Tracer, name: str, request: Span, session: dict[str, Any]) -> Span:
+    """A span for work after the last byte: of its own trace, since a sampler may have judged the request's by now."""
+    return own.start_span(name, Context(), SpanKind.INTERNAL, session, [Link(request.get_span_context())])

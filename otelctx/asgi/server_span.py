@@ -1,0 +1,108 @@
+"""The request's span as the application sees it: the SERVER span until it has ended, and a linked one after that.
+
+Work after the last byte (background tasks, what a framework runs behind the response) still has the request's span in
+its Context. A child of an ended span hangs in the air, and a tail sampler has long decided. So once the SERVER span has
+ended, the first use of this one starts a span of a new trace that links to it; if nothing uses it, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+from opentelemetry.trace import Span, SpanContext
+from opentelemetry.trace.status import Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+__all__ = ["ServerSpan"]
+
+
+class ServerSpan(Span):
+    """Stands in for ``span``. ``route`` is what :func:`otelctx.asgi.route.set_route` has named."""
+
+    __slots__ = ("_closed", "_ended", "_lock", "_revive", "_target", "route")
+
+    def __init__(self, span: Span) -> None:
+        self._target: Span | None = span
+        self._ended: Span = span
+        self._revive: Callable[[], Span] | None = None
+        self._lock: Lock | None = None
+        self._closed = False
+        self.route: str | None = None
+
+    # for the middleware
+
+    def hand_over(self, span: Span) -> None:
+        """From now on this is ``span``: a websocket's connection after its handshake."""
+        self._target = span
+
+    def ended(self, revive: Callable[[], Span]) -> None:
+        """The SERVER span has ended; ``revive`` starts the linked span if there is use for one."""
+        if self._ended.get_span_context().trace_flags.sampled:
+            self._lock = Lock()
+            self._revive = revive
+            self._target = None
+
+    def close(self) -> None:
+        """The application has returned: end the linked span, if there is one."""
+        self._closed = True
+        if self._revive is not None and self._target is not None:
+            self._target.end()
+
+    def _span(self) -> Span:
+        revive, lock = self._revive, self._lock
+        if revive is None or lock is None:
+            return self._ended
+        with lock:
+            if self._target is None:
+                self._target = revive()
+                if self._closed:  # a task that outlives the application's call: nobody is left to end it
+                    self._target.end()
+            return self._target
+
+    # as a span
+
+    def get_span_context(self) -> SpanContext:
+        return (self._target or self._span()).get_span_context()
+
+    def is_recording(self) -> bool:
+        # Asking must not start the linked span; it would record, though.
+        target = self._target
+        return not self._closed if target is None else target.is_recording()
+
+    def end(self, end_time: int | None = None) -> None:
+        """Does nothing: the middleware ends the span that it has started."""
+
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
+        (self._target or self._span()).set_attribute(key, value)
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        (self._target or self._span()).set_attributes(attributes)
+
+    def add_event(
+        self, name: str, attributes: Mapping[str, AttributeValue] | None = None, timestamp: int | None = None
+    ) -> None:
+        (self._target or self._span()).add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Mapping[str, AttributeValue] | None = None) -> None:
+        (self._target or self._span()).add_link(context, attributes)
+
+    def update_name(self, name: str) -> None:
+        (self._target or self._span()).update_name(name)
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        (self._target or self._span()).set_status(status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        (self._target or self._span()).record_exception(exception, attributes, timestamp, escaped)
+
+    def __getattr__(self, name: str) -> Any:
+        # What an SDK's span has beyond the API: its name, attributes, status.
+        return getattr(self._target or self._ended, name)

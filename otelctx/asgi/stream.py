@@ -1,0 +1,48 @@
+"""How far a response has come: a pure table over ASGI's response messages, without clock or I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelctx.asgi.types import Message
+
+__all__ = ["Progress"]
+
+START: Final = "http.response.start"
+BODY: Final = "http.response.body"
+
+# message type → (counts as a chunk of the body, the key that says that more of it follows)
+_PARTS: Final[dict[str, tuple[int, str]]] = {
+    BODY: (1, "more_body"),
+    "http.response.zerocopysend": (1, "more_body"),
+    "http.response.pathsend": (1, ""),  # the whole body is one file
+    "http.response.trailers": (0, "more_trailers"),
+}
+
+
+class Progress:
+    """``status`` is ``None`` until the response has started; ``chunks`` counts body messages."""
+
+    __slots__ = ("_trailers", "chunks", "complete", "status")
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.chunks = 0
+        self.complete = False
+        self._trailers = False
+
+    def see(self, message: Message) -> bool:
+        """Take ``message`` into account; ``True`` if the response is complete with it."""
+        kind = message["type"]
+        if kind == START:
+            self.status = message["status"]
+            self._trailers = bool(message.get("trailers"))
+            return False
+        part = _PARTS.get(kind)
+        if part is None:
+            return False
+        chunk, more = part
+        self.chunks += chunk
+        if not message.get(more, False) and (not chunk or not self._trailers):
+            self.complete = True
+        return self.complete

@@ -1,0 +1,203 @@
+"""One websocket: a SERVER span for the handshake and a linked one for the connection.
+
+A connection lasts for hours. A span of its own trace, linked to the handshake, keeps the handshake's trace whole and
+lets a sampler decide; messages are counted, never given spans.
+"""
+
+from __future__ import annotations
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+
+from otelctx import semconv
+from otelctx.asgi.attributes import error_type, record_exception
+from otelctx.asgi.entry import Entry
+from otelctx.asgi.http import is_cancellation, is_disconnect
+from otelctx.asgi.options import Options
+from otelctx.asgi.recording import open_span
+from otelctx.asgi.route import route_of
+from otelctx.asgi.types import App, Message, Receive, Scope, Send
+
+__all__ = ["WebSocket"]
+
+_SWITCHING = 101
+_REFUSED = 403  # what a server answers for a close before the accept
+_INTERNAL_ERROR = 1011
+
+
+class Connection:
+    """The spans of one websocket, each ended once."""
+
+    __slots__ = (
+        "_connection",
+        "_ended",
+        "_entry",
+        "_options",
+        "_scope",
+        "_server",
+        "_tracer",
+        "close_code",
+        "context",
+        "received",
+        "sent",
+        "span",
+    )
+
+    def __init__(self, options: Options, scope: Scope, entry: Entry) -> None:
+        self._options, self._scope, self._entry = options, scope, entry
+        self._tracer, self._server, self.span, self.context = open_span(options, scope, entry, "GET", "GET")
+        self._connection: Span | None = None
+        self._ended = False
+        self.close_code: int | None = None
+        self.received = self.sent = 0
+
+    def handshake(self, status: int | None, error: str | None = None, disconnected: bool = False) -> None:
+        """The handshake has been answered with ``status``, or not at all."""
+        if self._ended:
+            return
+        self._ended = True
+        span, route = self._server, self.span.route or route_of(self._scope)
+        values = self._entry.session()
+        if status is not None:
+            values[semconv.HTTP_RESPONSE_STATUS_CODE] = status
+        if disconnected:
+            values[semconv.DISCONNECTED] = True
+        if route is not None:
+            values[semconv.HTTP_ROUTE] = route
+        if error is not None:
+            values[semconv.ERROR_TYPE] = error
+            span.set_status(StatusCode.ERROR)
+        span.set_attributes(values)
+        if self._options.join:
+            return
+        if route is not None:
+            span.update_name(f"GET {route}")
+        span.end()
+        if status == _SWITCHING:
+            self._connection = self._tracer.start_span(
+                f"websocket {route}" if route is not None else "websocket",
+                Context(),
+                SpanKind.INTERNAL,
+                values,
+                [Link(span.get_span_context())],
+            )
+            self.span.hand_over(self._connection)
+
+    def close(self, error: str | None) -> None:
+        span = self._connection
+        if span is None:
+            return
+        values = self._entry.session()
+        values[semconv.MESSAGES_RECEIVED] = self.received
+        values[semconv.MESSAGES_SENT] = self.sent
+        if self.close_code is not None:
+            values[semconv.CLOSE_CODE] = self.close_code
+        if error is not None:
+            values[semconv.ERROR_TYPE] = error
+            span.set_status(StatusCode.ERROR)
+        span.set_attributes(values)
+        span.end()
+
+
+class WebSocket:
+    """Drives one connection; an excluded path has no :class:`Connection`."""
+
+    __slots__ = (
+        "_accepted",
+        "_answered",
+        "_entry",
+        "_gone",
+        "_options",
+        "_receive",
+        "_scope",
+        "_seen",
+        "_send",
+        "context",
+    )
+
+    def __init__(
+        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, excluded: bool
+    ) -> None:
+        self._options = options
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._entry = entry
+        self._seen = None if excluded else Connection(options, scope, entry)
+        self.context: Context = entry.context if self._seen is None else self._seen.context
+        self._accepted = self._answered = self._gone = False
+
+    async def run(self, app: App) -> None:
+        seen = self._seen
+        self._entry.report(self._options, None if seen is None else seen.span, self.context)
+        try:
+            await app(self._scope, self.receive, self.send)
+        except BaseException as error:
+            self._end(self._error_of(error))
+            raise
+        self._end(None)
+
+    def _error_of(self, error: BaseException) -> str | None:
+        if is_cancellation(error):
+            self._gone = True
+            return None
+        if self._gone and is_disconnect(error):
+            return None
+        if self._seen is not None:
+            record_exception(self._seen.span, error)
+        return error_type(error)
+
+    def _end(self, error: str | None) -> None:
+        seen = self._seen
+        if seen is None:
+            return
+        if not self._answered:
+            # The application has left without a word: servers answer 500, unless nobody is there to be answered.
+            gone = self._gone and error is None
+            seen.handshake(None if gone else 500, error or (None if gone else "500"), disconnected=gone)
+        if error is None and seen.close_code == _INTERNAL_ERROR:
+            error = str(_INTERNAL_ERROR)
+        seen.close(error)
+
+    # the application's two callables
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        seen = self._seen
+        if message["type"] == "websocket.receive":
+            if seen is not None:
+                seen.received += 1
+        elif message["type"] == "websocket.disconnect":
+            self._gone = True
+            if seen is not None and seen.close_code is None:
+                seen.close_code = message.get("code", 1005)
+        return message
+
+    async def send(self, message: Message) -> None:
+        kind, seen = message["type"], self._seen
+        if kind in ("websocket.accept", "websocket.http.response.start"):
+            headers = list(message.get("headers") or ())
+            message = {**message, "headers": self._entry.head(self._options, "GET", headers)}
+        try:
+            await self._send(message)
+        except OSError:
+            self._gone = True
+            raise
+        if seen is not None:
+            self._sent(seen, kind, message)
+
+    def _sent(self, seen: Connection, kind: str, message: Message) -> None:
+        if kind == "websocket.send":
+            seen.sent += 1
+        elif kind == "websocket.accept":
+            self._accepted = self._answered = True
+            seen.handshake(_SWITCHING)
+        elif kind == "websocket.http.response.start":
+            self._answered = True
+            seen.handshake(status := message["status"], str(status) if status >= 500 else None)
+        elif kind == "websocket.close":
+            if not self._answered:
+                self._answered = True
+                seen.handshake(_REFUSED)
+            elif self._accepted and seen.close_code is None:
+                seen.close_code = message.get("code", 1000)
