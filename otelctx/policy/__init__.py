@@ -1,0 +1,1 @@
+"""Whom to believe and whom to tell: pure decisions."""

@@ -1,0 +1,108 @@
+"""The only reader of the environment. The OpenTelemetry SDK reads its own ``OTEL_*`` variables itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeVar, get_args
+
+from otelctx.errors import ConfigError
+from otelctx.policy.egress import Egress
+from otelctx.policy.trust import Keyring, networks
+
+__all__ = ["Settings"]
+
+UntrustedTrace = Literal["continue", "link"]
+OnUnknownBase = Literal["resync", "proceed"]
+BaggageMode = Literal["until_ack", "always", "never"]
+Events = Literal["span", "log", "both"]
+CaptureContent = Literal["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"]
+
+_CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+L = TypeVar("L", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says, checked. Every field has a default; secrets stay out of ``repr``.
+
+    ========================  =====================================================  ===========
+    variable                  meaning                                                default
+    ========================  =====================================================  ===========
+    OTELCTX_KEYS              MAC keys, ``id[@domain]:base64,…``; the first signs    none
+    OTELCTX_TRUSTED_CLIENTS   addresses believed without a MAC                       none
+    OTELCTX_TRUSTED_PROXIES   proxies whose X-Forwarded-For is read                  none
+    OTELCTX_EGRESS_ALLOW      further origins that receive context                   none
+    OTELCTX_UNTRUSTED_TRACE   a stranger's trace: ``continue`` or ``link``           continue
+    OTELCTX_ON_UNKNOWN_BASE   ``resync`` (412, resent once) or ``proceed``           resync
+    OTELCTX_BAGGAGE           our public keys in baggage: until_ack, always, never   until_ack
+    OTELCTX_EVENTS            events on the ``span``, as a ``log`` record, ``both``  span
+    OTELCTX_CACHE_DIR         prepared models and built backends                     XDG cache
+    ========================  =====================================================  ===========
+
+    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` (NO_CONTENT by default) is read here too.
+    """
+
+    keys: str = field(default="", repr=False)
+    trusted_clients: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+    egress_allow: tuple[str, ...] = ()
+    untrusted_trace: UntrustedTrace = "continue"
+    on_unknown_base: OnUnknownBase = "resync"
+    baggage: BaggageMode = "until_ack"
+    events: Events = "span"
+    cache_dir: Path = Path("~/.cache/otelctx")
+    capture_content: CaptureContent = "NO_CONTENT"
+
+    @classmethod
+    def load(cls) -> Settings:
+        """From this process's environment. Raises :class:`~otelctx.errors.ConfigError` naming the variable."""
+        return cls.from_env(os.environ)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """From ``env``; empty values count as unset. Raises :class:`~otelctx.errors.ConfigError` naming the
+        variable.
+        """
+        settings = cls(
+            keys=env.get("OTELCTX_KEYS", ""),
+            trusted_clients=_list(env, "OTELCTX_TRUSTED_CLIENTS"),
+            trusted_proxies=_list(env, "OTELCTX_TRUSTED_PROXIES"),
+            egress_allow=_list(env, "OTELCTX_EGRESS_ALLOW"),
+            untrusted_trace=_choice(env, "OTELCTX_UNTRUSTED_TRACE", "continue", get_args(UntrustedTrace)),
+            on_unknown_base=_choice(env, "OTELCTX_ON_UNKNOWN_BASE", "resync", get_args(OnUnknownBase)),
+            baggage=_choice(env, "OTELCTX_BAGGAGE", "until_ack", get_args(BaggageMode)),
+            events=_choice(env, "OTELCTX_EVENTS", "span", get_args(Events)),
+            cache_dir=_cache_dir(env),
+            capture_content=_choice(env, _CAPTURE, "NO_CONTENT", get_args(CaptureContent)),
+        )
+        # Parsed here for their errors, so that a bad value is reported at start and not by the first request.
+        Keyring.parse(settings.keys)
+        networks(settings.trusted_clients, "OTELCTX_TRUSTED_CLIENTS")
+        networks(settings.trusted_proxies, "OTELCTX_TRUSTED_PROXIES")
+        Egress(settings.egress_allow)
+        return settings
+
+
+def _list(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in env.get(name, "").split(",") if part.strip())
+
+
+def _choice(env: Mapping[str, str], name: str, default: L, allowed: tuple[L, ...]) -> L:
+    value = env.get(name, "").strip()
+    if not value:
+        return default
+    for candidate in allowed:
+        if value.lower() == candidate.lower():
+            return candidate
+    raise ConfigError(f"{name} is {value!r}; it takes {', '.join(allowed)}")
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    explicit = env.get("OTELCTX_CACHE_DIR", "")
+    if explicit:
+        return Path(explicit).expanduser()
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path(env.get("HOME", "~")).expanduser() / ".cache") / "otelctx"
