@@ -1,0 +1,85 @@
+"""The messages of a chat request: roles, and content as text or as parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otelctx.errors import InvalidRequest
+from otelctx.inference.turn import Message
+from otelctx.serving.fields import text, wrong
+
+__all__ = ["messages"]
+
+# OpenAI's role → the role that chat templates know.
+_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_PARTS: Final = {"text": "text", "refusal": "refusal"}  # part's type → its field
+_TOOL_FIELDS: Final = ("tool_calls", "function_call")
+
+
+def messages(value: object) -> tuple[Message, ...]:
+    """Check and take over ``messages``. Raises :class:`~otelctx.errors.InvalidRequest` that names the place."""
+    if value is None:
+        raise InvalidRequest("messages is required", code="missing_required_parameter", param="messages")
+    if type(value) is not list:
+        raise wrong("messages", "an array", value)
+    if not value:
+        raise InvalidRequest("messages must not be empty", code="empty_array", param="messages")
+    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
+
+
+def _message(item: object, at: str) -> Message:
+    if type(item) is not dict:
+        raise wrong(at, "an object", item)
+    role = _role(item.get("role"), f"{at}.role")
+    for field in _TOOL_FIELDS:
+        if item.get(field):
+            raise InvalidRequest(
+                f"{at}.{field}: this server does not call tools", code="unsupported_parameter", param=f"{at}.{field}"
+            )
+    name = item.get("name")
+    content = _content(item.get("content"), role, f"{at}.content")
+    if name is None:
+        return Message(role, content)
+    return Message(role, content, name=text(name, f"{at}.name"))
+
+
+def _role(value: object, at: str) -> str:
+    role = text(value, at)
+    found = _ROLES.get(role)
+    if found is not None:
+        return found
+    if role in ("tool", "function"):
+        raise InvalidRequest(f"{at}: this server does not call tools", code="unsupported_value", param=at)
+    known = ", ".join(_ROLES)
+    raise InvalidRequest(f"{at} {role[:64]!r} is unknown; it must be one of {known}", code="unknown_role", param=at)
+
+
+def _content(value: object, role: str, at: str) -> str:
+    if value is None and role == "assistant":
+        return ""
+    if type(value) is list:
+        if not value:
+            raise InvalidRequest(f"{at} must not be empty", code="empty_array", param=at)
+        # Parts are separate blocks of text, so they don't run into each other.
+        return "\n".join(_part(part, f"{at}[{index}]") for index, part in enumerate(value))
+    if type(value) is not str:
+        raise wrong(at, "a string or an array of content parts", value)
+    return text(value, at)
+
+
+def _part(part: object, at: str) -> str:
+    if type(part) is not dict:
+        raise wrong(at, "an object", part)
+    field = _PARTS.get(_kind(part, at))
+    if field is None:
+        raise InvalidRequest(
+            f"{at}.type {part['type'][:64]!r} is not supported; this server takes text",
+            code="unsupported_value",
+            param=f"{at}.type",
+        )
+    return text(part.get(field), f"{at}.{field}")
+
+
+def _kind(part: Mapping[str, Any], at: str) -> str:
+    return text(part.get("type"), f"{at}.type")

@@ -1,0 +1,42 @@
+"""The tree that exported spans form, and how it is drawn."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from otelctx.demo.spans import Event, Span, forest
+from otelctx.demo.tree import draw
+
+MS = 1_000_000
+
+
+def span(span_id: str, parent: str, start: int, end: int, **more: object) -> Span:
+    return Span("t", span_id, parent, f"service-{span_id}", f"name {span_id}", "SERVER", start * MS, end * MS, **more)  # type: ignore[arg-type]
+
+
+SPANS = [
+    span("c", "a", 5, 9),
+    span("b", "a", 1, 4, events=(Event("otelctx.truncation", 3 * MS, {"otelctx.tokens.before": 9}),)),
+    span("a", "", 0, 10, attributes={"http.response.status_code": 200}),
+    span("lost", "nobody", 2, 3),
+]
+
+
+def test_children_follow_their_parent_by_start_and_a_lost_parent_makes_a_root() -> None:
+    roots = forest(SPANS)
+    assert [[(depth, s.span_id) for depth, s in root.walk()] for root in roots] == [
+        [(0, "a"), (1, "b"), (1, "c")],
+        [(0, "lost")],
+    ]
+
+
+def test_the_drawing_shows_durations_and_events() -> None:
+    out = io.StringIO()
+    for tree in draw(SPANS):
+        Console(file=out, width=120).print(tree)
+    text = out.getvalue()
+    assert "name a  SERVER 10.0 ms  status=200" in text
+    assert "• otelctx.truncation  at 2 ms  before=9" in text
+    assert text.index("name b") < text.index("name c") < text.index("name lost")

@@ -1,0 +1,243 @@
+"""What a chat request may say, and what is refused with the parameter's name."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from otelctx.inference.turn import Message
+
+from otelctx.errors import InvalidRequest
+from otelctx.inference.sampling import Params
+from otelctx.serving import parse
+from otelctx.serving.body import decode
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def chat(**fields: Any) -> parse.ChatRequest:
+    return parse.chat({"model": "m", "messages": HELLO} | fields, owner="anonymous")
+
+
+def test_defaults_are_those_of_the_api() -> None:
+    request = chat()
+    assert request.turn.messages == (Message("user", "hello"),)
+    assert request.turn.params == Params()
+    assert (request.turn.max_tokens, request.turn.stop, request.turn.stream) == (None, (), False)
+    assert (request.turn.session, request.include_usage, request.model) == (None, False, "m")
+
+
+def test_null_counts_as_absent_for_every_optional_parameter() -> None:
+    optional = {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "n",
+        "otelctx",
+        "seed",
+        "presence_penalty",
+        "response_format",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "user",
+    }
+    assert chat(**dict.fromkeys(optional)) == chat()
+
+
+def test_everything_that_is_supported_reaches_the_turn() -> None:
+    turn = chat(
+        temperature=0.5,
+        top_p=1,
+        seed=-7,
+        frequency_penalty=-2,
+        presence_penalty=2,
+        stop=["a", "b"],
+        stream=True,
+        stream_options={"include_usage": True},
+        max_completion_tokens=5,
+        n=1,
+        user="u",
+        prompt_cache_key="k",
+        tools=[],
+        response_format={"type": "text"},
+        logprobs=False,
+        otelctx={"session": "s", "mode": "append"},
+    )
+    assert turn.include_usage
+    assert turn.turn.params == Params(temperature=0.5, top_p=1.0, seed=-7, frequency_penalty=-2.0, presence_penalty=2.0)
+    assert (turn.turn.stop, turn.turn.stream, turn.turn.max_tokens, turn.turn.session) == (("a", "b"), True, 5, "s")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"role": "developer", "content": "x"}, Message("system", "x")),
+        ({"role": "assistant", "content": None}, Message("assistant", "")),
+        (
+            {"role": "assistant", "content": "x", "refusal": None, "audio": None, "tool_calls": []},
+            Message("assistant", "x"),
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            Message("user", "a\nb"),
+        ),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, Message("assistant", "no")),
+        ({"role": "user", "content": "x", "name": "ann"}, Message("user", "x", name="ann")),
+        ({"role": "user", "content": "\U0001f600"}, Message("user", "\U0001f600")),
+    ],
+)
+def test_messages_as_clients_send_them(message: dict[str, Any], expected: Message) -> None:
+    assert chat(messages=[message]).turn.messages == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"model": None}, "model", "missing_required_parameter"),
+        ({"model": 5}, "model", "invalid_type"),
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": {}}, "messages", "invalid_type"),
+        ({"messages": []}, "messages", "empty_array"),
+        ({"messages": ["hi"]}, "messages[0]", "invalid_type"),
+        ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "invalid_type"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty_array"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content", "invalid_unicode"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+            "invalid_type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+            "unsupported_value",
+        ),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", "invalid_type"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "unknown_role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "unsupported_value"),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "messages[0].tool_calls",
+            "unsupported_parameter",
+        ),
+        ({"max_tokens": -1}, "max_tokens", "value_out_of_range"),
+        ({"max_tokens": 0}, "max_tokens", "value_out_of_range"),
+        ({"max_tokens": 1.5}, "max_tokens", "invalid_type"),
+        ({"max_tokens": True}, "max_tokens", "invalid_type"),
+        ({"max_completion_tokens": -5}, "max_completion_tokens", "value_out_of_range"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_request"),
+        ({"temperature": 2.1}, "temperature", "value_out_of_range"),
+        ({"temperature": "hot"}, "temperature", "invalid_type"),
+        ({"temperature": True}, "temperature", "invalid_type"),
+        ({"top_p": -0.1}, "top_p", "value_out_of_range"),
+        ({"presence_penalty": 3}, "presence_penalty", "value_out_of_range"),
+        ({"seed": 2**63}, "seed", "value_out_of_range"),
+        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"n": True}, "n", "unsupported_parameter"),
+        ({"stop": ["a"] * 5}, "stop", "array_above_max_length"),
+        ({"stop": [""]}, "stop", "invalid_value"),
+        ({"stop": [1]}, "stop", "invalid_type"),
+        ({"stop": "\udfff"}, "stop", "invalid_unicode"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_request"),
+        ({"stream": True, "stream_options": []}, "stream_options", "invalid_type"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", "invalid_type"),
+        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+        ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter"),
+        ({"user": 5}, "user", "unsupported_parameter"),
+        ({"max_new_tokens": 5}, "max_new_tokens", "unknown_parameter"),
+        ({"otelctx": "s"}, "otelctx", "invalid_type"),
+        ({"otelctx": {"mode": "append"}}, "otelctx.session", "invalid_type"),
+        ({"otelctx": {"session": "", "mode": "append"}}, "otelctx.session", "invalid_session"),
+        ({"otelctx": {"session": "s"}}, "otelctx.mode", "invalid_mode"),
+        ({"otelctx": {"session": "s", "mode": "replace"}}, "otelctx.mode", "invalid_mode"),
+        ({"otelctx": {"session": "s", "mode": "append", "x": 1}}, "otelctx", "unknown_parameter"),
+    ],
+)
+def test_what_is_refused_names_the_parameter(fields: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        chat(**fields)
+    assert (raised.value.param, raised.value.code, raised.value.status) == (param, code, 400)
+    assert param.split(".")[-1].split("[")[0] in raised.value.message
+
+
+def test_a_huge_max_tokens_is_clipped_and_not_refused() -> None:
+    assert chat(max_tokens=10**30).turn.max_tokens == parse.MAX_TOKENS
+
+
+def test_the_session_of_the_context_must_not_contradict_the_body_and_never_stands_in_for_it() -> None:
+    body = {"model": "m", "messages": HELLO, "otelctx": {"session": "a", "mode": "append"}}
+    assert parse.chat(body, owner="o", context_session="a").turn.session == "a"
+    with pytest.raises(InvalidRequest) as raised:
+        parse.chat(body, owner="o", context_session="b")
+    assert raised.value.code == "session_mismatch"
+    del body["otelctx"]
+    assert parse.chat(body, owner="o", context_session="b").turn.session is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b"\xff\xfe{\x00}\x00",
+        b'{"a":"\xff"}',
+        b"[" * 100_000,
+        b'{"a":' + b"9" * 5000 + b"}",
+    ],
+    ids=["empty", "cut", "array", "null", "nan", "infinity", "utf-16", "latin-1", "deep", "digits"],
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        decode(body)
+    assert raised.value.code == "invalid_json"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    [
+        "model",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "stop",
+        "stream",
+        "stream_options",
+        "otelctx",
+        "n",
+        "seed",
+        "tools",
+    ]
+)
+
+
+@given(st.dictionaries(NAMES, JSON))
+def test_any_json_is_either_taken_or_refused(body: dict[str, Any]) -> None:
+    """No input raises anything but the error that says what is wrong."""
+    with suppress(InvalidRequest):
+        assert parse.chat(body, owner="o").turn.messages
