@@ -21,8 +21,8 @@ from otelctx.inference.kvrows import RowKV
 
 __all__ = ["check", "switched"]
 
-# Two rows, fed chunk by chunk at once; 48 and 15 tokens.
-_CHUNKS: Final = ((1, 5), (7, 1), (16, 1), (3, 4), (21, 4))
+# Two rows, fed chunk by chunk at once, 48 and 15 tokens; one of the steps only decodes.
+_CHUNKS: Final = ((1, 5), (7, 1), (16, 1), (1, 1), (2, 3), (21, 4))
 _TOLERANCE: Final = 1e-3  # float32: absolute, and as a share of the largest logit where all are below 1
 _COARSE: Final = 0.05  # narrower types: share of the largest logit, for their own rounding is beyond any fixed bound
 _LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
