@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,8 +21,8 @@ from otelctx.inference.attention import Seg, Step
 
 __all__ = ["RowKV", "StepResult", "Work"]
 
-Work: TypeAlias = Sequence[tuple[int, Sequence[int]]]
-"""``(row, token ids)`` pairs; a row appears at most once in a step."""
+Work: TypeAlias = Sequence[tuple[int, Sequence[int] | npt.NDArray[np.int32]]]
+"""``(row, token ids)`` pairs; a row appears at most once in a step. Ids may be an integer array too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class RowKV:
         self._check(work)
         device = self._keys.device
         segs = self._segments(work)
-        ids = torch.tensor([[token for _, tokens in work for token in tokens]], device=device)
+        ids = torch.tensor([[int(token) for _, tokens in work for token in tokens]], device=device)
         rows = torch.tensor([seg.row for seg in segs for _ in range(seg.q)], device=device)
         positions = torch.tensor(
             [position for seg in segs for position in range(seg.kv - seg.q, seg.kv)], device=device

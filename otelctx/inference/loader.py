@@ -18,9 +18,8 @@ from typing import Any, Final, TypeAlias
 import torch
 import transformers
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-from transformers import modeling_gguf_pytorch_utils as gguf_reader
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
+from transformers.utils import logging
 
 from otelctx.errors import ConfigError
 from otelctx.inference.modelcache import cached
@@ -29,6 +28,10 @@ __all__ = ["Loaded", "Progress", "load"]
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, the share that is done, 0–1."""
+
+# transformers annotates neither.
+_logging: Any = logging
+_gguf_reader: Any = modeling_gguf_pytorch_utils
 
 _NAME: Final = "SmolLM2-135M-Instruct"
 _ALIASES: Final = frozenset({"smollm2", _NAME.lower()})
@@ -128,7 +131,7 @@ def _read(directory: Path, name: str, say: Progress) -> Loaded:
     try:
         with _quiet(lambda share: None):
             tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=False, dtype=torch.float32
             )
     except Exception as error:  # transformers and its readers raise nearly anything for a damaged file
@@ -149,26 +152,26 @@ def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     found: set[int] = set()
     for source in (model.generation_config, model.config.get_text_config(decoder=True), tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        found |= set(ids) if isinstance(ids, (list, tuple)) else {ids} - {None}
+        found.update(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
     return tuple(sorted(found))
 
 
 @contextmanager
 def _quiet(report: Callable[[float], None]) -> Iterator[None]:
     """No output of transformers' own inside the block; the share of unpacked tensors goes to ``report``."""
-    bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
+    drawn, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
+    _logging.disable_progress_bar()
+    _logging.set_verbosity_error()
     # The GGUF reader draws its bar whatever the settings say, so it is given one that draws nothing.
-    drawn = gguf_reader.tqdm
-    gguf_reader.tqdm = partial(_counted, report)
+    tqdm = _gguf_reader.tqdm
+    _gguf_reader.tqdm = partial(_counted, report)
     try:
         yield
     finally:
-        gguf_reader.tqdm = drawn
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
+        _gguf_reader.tqdm = tqdm
+        _logging.set_verbosity(level)
+        if drawn:
+            _logging.enable_progress_bar()
 
 
 def _counted(report: Callable[[float], None], items: Iterable[Any], **_: object) -> Iterator[Any]:

@@ -1,8 +1,8 @@
 """From logits to token ids: OpenAI's parameters, rows of equal parameters together, one random generator per request.
 
 A request's draws depend on its own logits and its own generator only, so neither its neighbours in the batch nor
-another request's ``seed`` can change them. Filters are transformers' own, except that the sort of a whole vocabulary
-behind top-p is done only for rows whose nucleus is wider than :data:`_WIDTH` tokens.
+another request's ``seed`` can change them. Temperature and top-k are transformers' own; top-p gives the same set, but
+looks at the likeliest tokens first instead of sorting the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper
 
 from otelctx.errors import InvalidRequest
 
@@ -22,8 +22,10 @@ __all__ = ["Params", "RowState", "Sampler"]
 
 # Below it the division overflows float32 long before the result differs from the argmax.
 _GREEDY_BELOW: Final = 1e-5
-# Sorting 49152 logits of eight rows takes 35 ms, finding the 256 largest 2 ms.
+# Where a nucleus is looked for first, and by how much the search widens. Eight lines of 49152 logits: the 256 largest
+# take 0.7 ms, the 2048 largest 2 ms, all of them in order 15 ms.
 _WIDTH: Final = 256
+_WIDER: Final = 8
 _RANGES: Final[dict[str, tuple[float, float]]] = {
     "temperature": (0.0, 2.0),
     "top_p": (0.0, 1.0),
@@ -164,12 +166,18 @@ def _nucleus(scores: Tensor, top_p: float) -> Tensor:
 
     The same set as ``TopPLogitsWarper``'s, except that tokens as likely as the set's last one stay too.
     """
-    best = scores.topk(min(_WIDTH, scores.shape[-1])).values
-    mass = (best - scores.logsumexp(-1, keepdim=True)).exp()
-    before = mass.cumsum(-1) - mass
-    kept = (before < top_p).sum(-1, keepdim=True).clamp_(min=1)
-    filtered = scores.masked_fill(scores < best.gather(-1, kept - 1), float("-inf"))
-    wide = mass.sum(-1) < top_p
-    if bool(wide.any()):
-        filtered[wide] = TopPLogitsWarper(float(top_p))(torch.empty(0, dtype=torch.long), scores[wide])
-    return filtered
+    total = scores.logsumexp(-1, keepdim=True)
+    least = torch.empty_like(total)
+    lines = torch.arange(len(scores), device=scores.device)
+    width = _WIDTH
+    while len(lines):
+        best = scores[lines].topk(min(width, scores.shape[-1])).values
+        mass = (best - total[lines]).exp()
+        before = mass.cumsum(-1) - mass
+        kept = (before < top_p).sum(-1, keepdim=True).clamp_(min=1)
+        least[lines] = best.gather(-1, kept - 1)
+        if width >= scores.shape[-1]:
+            break
+        lines = lines[mass.sum(-1) < top_p]
+        width *= _WIDER
+    return scores.masked_fill(scores < least, float("-inf"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -54,6 +55,13 @@ def test_lengths_advance_by_what_was_fed(kv: RowKV, model: Any) -> None:
     assert result.logits.dtype == torch.float32
     alone = RowKV(model.config, 1, COLUMNS).step(model, [(0, [5, 6, 7])])
     torch.testing.assert_close(result.logits[0], alone.logits[0], rtol=0, atol=1e-4)
+
+
+def test_ids_may_be_an_array(kv: RowKV, model: Any) -> None:
+    """Token windows are int32 arrays; their slices are fed as they are."""
+    ids = np.array([5, 6, 7], dtype=np.int32)
+    result = kv.step(model, [(0, ids), (1, [5, 6, 7])])
+    torch.testing.assert_close(result.logits[0], result.logits[1], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

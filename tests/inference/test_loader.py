@@ -176,11 +176,11 @@ def test_a_cache_that_cannot_be_written_is_named(package: Callable[..., list[Pat
 def test_unpacking_reports_the_share() -> None:
     """In place of the bar that transformers draws."""
     shares: list[float] = []
-    drawn = loader.gguf_reader.tqdm
+    drawn = loader._gguf_reader.tqdm
     with loader._quiet(shares.append):
-        assert list(loader.gguf_reader.tqdm("abcd", desc="x")) == list("abcd")
+        assert list(loader._gguf_reader.tqdm("abcd", desc="x")) == list("abcd")
     assert shares == [0, 0.25, 0.5, 0.75]
-    assert loader.gguf_reader.tqdm is drawn
+    assert loader._gguf_reader.tqdm is drawn
 
 
 @pytest.mark.model
