@@ -25,15 +25,8 @@ from otelctx.telemetry.instruments import instruments
 __all__ = ["Entry", "enter"]
 
 _FRAME: Final = semconv.HEADER.encode()
+_BAGGAGE: Final = b"baggage"
 _ACK: Final = semconv.ACK_HEADER.encode()
-
-# What an exchange comes to, as an event. An accepted frame is counted, not told.
-_EVENTS: Final = {
-    "refuse": semconv.EVENT_CONTEXT_RESYNC,
-    "run": semconv.EVENT_CONTEXT_PROCEEDED,
-    "ignored": semconv.EVENT_CONTEXT_REJECTED,
-}
-
 
 class Entry:
     """``context`` is the parent Context, made from the request alone; ``scope`` what the application shall see."""
@@ -86,8 +79,8 @@ class Entry:
             return
         if exchange.kind is not None:
             count_frame(options, exchange.kind, "received", len(line))
-        if (event := _EVENTS.get(exchange.outcome)) is not None:
-            events.emit(event, {semconv.REASON: exchange.reason or "unknown"}, span=span, context=context)
+        if exchange.event is not None:
+            events.emit(exchange.event, {semconv.REASON: exchange.reason or "unknown"}, span=span, context=context)
 
     def head(self, options: Options, method: str, headers: Headers) -> Headers:
         """Response headers as they go out: ours instead of any that the application has set."""
@@ -115,15 +108,20 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
     if inbound.ours:
         scope["headers"] = inbound.rest()
     peer = scope.get("client")
+    baggage = inbound.joined(_BAGGAGE)
     exchange = server.open(
         node,
         method=scope.get("method", "GET"),
         lines=inbound.lines(_FRAME),
-        baggage=inbound.joined(b"baggage"),
+        baggage=baggage,
         client=peer[0] if peer else None,
         forwarded=inbound.joined(b"x-forwarded-for"),
         now=time(),
     )
+    if exchange.baggage != baggage:
+        # Our keys are in the scope now. Left where they were, the application's next call would pass them on to anyone.
+        inbound.replace_baggage(exchange.baggage)
+        scope["headers"] = _with_baggage(scope["headers"], exchange.baggage)
     context = otel_context.get_current() if options.join else extract(inbound)
     links = None
     if not options.join and not exchange.trusted and _links(options, node):
@@ -132,6 +130,11 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
             links = [Link(remote)]
             context = trace.set_span_in_context(INVALID_SPAN, context)
     return Entry(inbound, exchange, context, links, exchange.client)
+
+
+def _with_baggage(headers: Headers, value: str | None) -> Headers:
+    kept = [line for line in headers if line[0].lower() != _BAGGAGE]
+    return kept if value is None else [*kept, (_BAGGAGE, value.encode("latin-1", "replace"))]
 
 
 def _links(options: Options, node: Node) -> bool:

@@ -99,7 +99,7 @@ class ContextMiddleware:
             await request.run(self.app)
         finally:
             detach(tokens)
-            entry.scope.end()
+            entry.exchange.close()
             scope.pop(EXCHANGE, None)
 
 
