@@ -23,7 +23,8 @@ def error_answer(error: OtelctxError) -> tuple[int, Headers, bytes]:
 
 async def respond(send: Send, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
     """Send a whole response."""
-    lines = [*headers, (b"content-length", str(len(body)).encode())]
+    lines = [line for line in headers if line[0] != b"content-length"]
+    lines.append((b"content-length", str(len(body)).encode()))
     start: Message = {"type": "http.response.start", "status": status, "headers": lines}
     await send(start)
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -118,7 +118,7 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
         forwarded=inbound.joined(b"x-forwarded-for"),
         now=time(),
     )
-    if exchange.baggage != baggage:
+    if baggage is not None and exchange.baggage != baggage:
         # Our keys are in the scope now. Left where they were, the application's next call would pass them on to anyone.
         inbound.replace_baggage(exchange.baggage)
         scope["headers"] = _with_baggage(scope["headers"], exchange.baggage)
@@ -134,7 +134,7 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
 
 def _with_baggage(headers: Headers, value: str | None) -> Headers:
     kept = [line for line in headers if line[0].lower() != _BAGGAGE]
-    return kept if value is None else [*kept, (_BAGGAGE, value.encode("latin-1", "replace"))]
+    return kept if not value else [*kept, (_BAGGAGE, value.encode("latin-1", "replace"))]
 
 
 def _links(options: Options, node: Node) -> bool:

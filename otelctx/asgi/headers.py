@@ -71,7 +71,7 @@ class Inbound:
     def replace_baggage(self, value: str | None) -> None:
         """What the propagator shall see of the baggage."""
         self._repeated = {name: lines for name, lines in self._repeated.items() if name != _BAGGAGE}
-        if value is None:
+        if not value:
             self._first.pop(_BAGGAGE, None)
         else:
             self._first[_BAGGAGE] = value.encode("latin-1", "replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from opentelemetry.propagators.composite import CompositePropagator
 
 from otelctx.errors import ConfigError
 from otelctx.exchange.propagator import OtelctxPropagator
+from otelctx.sdk.logs import export_logging
 from otelctx.semconv import HEADER
 from otelctx.settings import Settings
 from otelctx.telemetry import events as telemetry_events
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["configure"]
 
-_log = logging.getLogger(__name__)
 _lock = Lock()
 _handle: Handle | None = None
 
@@ -48,7 +47,7 @@ def configure(
             _handle = _set_up(service_name)
             _add_propagator()
             if logs:
-                _add_logging()
+                export_logging()
         return _handle
 
 
@@ -76,15 +75,3 @@ def _add_propagator() -> None:
     # OTEL_PROPAGATORS=none means none at all.
     if known.fields and HEADER not in known.fields:
         propagate.set_global_textmap(CompositePropagator([known, OtelctxPropagator()]))
-
-
-def _add_logging() -> None:
-    root = logging.getLogger()
-    if any(type(handler).__module__.startswith("opentelemetry.") for handler in root.handlers):
-        return
-    try:
-        from opentelemetry.instrumentation.logging import LoggingInstrumentor
-    except ImportError:
-        _log.debug("opentelemetry-instrumentation-logging is not installed: log records stay local")
-        return
-    LoggingInstrumentor().instrument()
