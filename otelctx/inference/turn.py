@@ -118,10 +118,10 @@ def messages_of(values: Iterable[Message | Mapping[str, Any]]) -> tuple[Message,
 
 
 def _message(value: Message | Mapping[str, Any], at: str) -> Message:
-    if isinstance(value, Message):
-        role, content, name = value.role, value.content, value.name
-    else:
-        role, content, name = value.get("role", ""), value.get("content"), value.get("name")
+    given: Mapping[str, Any] = (
+        {"role": value.role, "content": value.content, "name": value.name} if isinstance(value, Message) else value
+    )
+    role, content = given.get("role"), given.get("content")
     known = ROLES.get(role) if isinstance(role, str) else None
     if known is None:
         raise InvalidRequest(
@@ -140,7 +140,7 @@ def _message(value: Message | Mapping[str, Any], at: str) -> Message:
                 code="invalid_unicode",
                 param=f"{at}.content",
             ) from None
-    return Message(known, content, name)
+    return Message(known, content, given.get("name"))
 
 
 def check_max_tokens(value: int | None) -> None:
