@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import signal
 import socket
 import sys
@@ -53,7 +52,7 @@ def run(options: Options) -> None:
     """Serve until SIGTERM or SIGINT. Raises :class:`~otelctx.errors.ConfigError` for what can't be started."""
     # The port first: it would be a pity to learn that it is taken only once the model is loaded.
     with _listener(options.host, options.port) as listener:
-        settings = Settings.from_env(os.environ)
+        settings = Settings.load()
         logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
         engine = _engine(options, settings)
         handle = configure(options.service_name)

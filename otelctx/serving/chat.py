@@ -14,13 +14,14 @@ from time import time
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from otelctx.asgi.middleware import EXCHANGE
 from otelctx.context.current import current_scope
 from otelctx.errors import OtelctxError
 from otelctx.inference.engines.base import Engine
-from otelctx.inference.turn import Chunk, TurnRequest, TurnResult
+from otelctx.inference.turn import Chunk, TurnResult
 from otelctx.serving import body, parse
 from otelctx.serving.answers import reply
 from otelctx.serving.disconnect import Disconnected, watched
@@ -61,21 +62,29 @@ class ChatCompletions:
 
     async def _answer(self, request: ChatRequest, scope: Scope, receive: Receive, send: Send) -> None:
         completion = Completion(f"chatcmpl-{uuid.uuid4().hex}", int(time()), self._engine.name)
-        async with aclosing(_turn(self._engine, request.turn)) as chunks:
-            if request.turn.stream:
+        async with (
+            aclosing(await self._engine.admit(request.turn)) as admitted,
+            aclosing(admitted.chunks()) as chunks,
+        ):
+            if not request.turn.stream:
+                answer = await _whole(completion, chunks)
+            else:
                 # Nothing is sent before there is something to say: until then an error can still have a status.
                 first = await anext(chunks)
-                stream = _Stream(completion, request.include_usage, scope, send)
-                await stream.run(first, chunks)
+                await _Stream(completion, request.include_usage, scope, send).run(first, chunks)
                 return
-            parts: list[str] = []
-            result: TurnResult | None = None
-            async for chunk in chunks:
-                parts.append(chunk.text)
-                result = chunk.result or result
-        if result is None:
-            raise OtelctxError("the engine ended without a result", code="internal_error")
-        await reply(completion.whole("".join(parts), result))(scope, receive, send)
+        await answer(scope, receive, send)
+
+
+async def _whole(completion: Completion, chunks: AsyncIterator[Chunk]) -> Response:
+    parts: list[str] = []
+    result: TurnResult | None = None
+    async for chunk in chunks:
+        parts.append(chunk.text)
+        result = chunk.result
+    if result is None:
+        raise RuntimeError("the engine ended without a result")
+    return reply(completion.whole("".join(parts), result))
 
 
 class _Stream:
@@ -121,10 +130,6 @@ class _Stream:
 
 
 _INTERNAL: Final = OtelctxError("the server failed at this request", code="internal_error")
-
-
-async def _turn(engine: Engine, turn: TurnRequest) -> AsyncIterator[Chunk]:
-    raise NotImplementedError
 
 
 def _request(scope: Scope, data: dict[str, Any]) -> ChatRequest:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otelctx.errors import InvalidRequest
-from otelctx.inference.turn import Message
+from otelctx.inference.turn import ROLES, Message
 from otelctx.serving.fields import text, wrong
 
 __all__ = ["messages"]
 
-# OpenAI's role → the role that chat templates know.
-_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _PARTS: Final = {"text": "text", "refusal": "refusal"}  # part's type → its field
 _TOOL_FIELDS: Final = ("tool_calls", "function_call")
 
@@ -46,12 +44,12 @@ def _message(item: object, at: str) -> Message:
 
 def _role(value: object, at: str) -> str:
     role = text(value, at)
-    found = _ROLES.get(role)
+    found = ROLES.get(role)
     if found is not None:
         return found
     if role in ("tool", "function"):
         raise InvalidRequest(f"{at}: this server does not call tools", code="unsupported_value", param=at)
-    known = ", ".join(_ROLES)
+    known = ", ".join(ROLES)
     raise InvalidRequest(f"{at} {role[:64]!r} is unknown; it must be one of {known}", code="unknown_role", param=at)
 
 

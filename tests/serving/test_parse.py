@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from otelctx.inference.turn import Message
 
 from otelctx.errors import InvalidRequest
 from otelctx.inference.sampling import Params
+from otelctx.inference.turn import Message
 from otelctx.serving import parse
 from otelctx.serving.body import decode
 

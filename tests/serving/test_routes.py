@@ -1,0 +1,103 @@
+"""Everything beside the chat: models, sessions, health, and what does not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from otelctx.serving.owner import ANONYMOUS, owner_of
+from otelctx.testing.fake_engine import FakeEngine
+
+CHAT = "/v1/chat/completions"
+TURN: dict[str, Any] = {
+    "model": "org/fake",
+    "messages": [{"role": "user", "content": "hi"}],
+    "otelctx": {"session": "a/b", "mode": "append"},
+}
+
+
+async def test_models_state_the_window_in_effect_and_the_models_own_apart(direct: Any) -> None:
+    async with direct(FakeEngine(name="org/fake", window=64)) as client:
+        listed = (await client.get("/v1/models")).json()
+        one = await client.get("/v1/models/org/fake")
+        missing = await client.get("/v1/models/other")
+    (model,) = listed["data"]
+    assert model == one.json()
+    assert (model["id"], model["object"], model["max_model_len"]) == ("org/fake", "model", 64)
+    assert model["otelctx"] == {"window": 64, "model_max": 128}
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+    assert one.headers["cache-control"] == "no-store"
+
+
+async def test_a_session_is_its_owners_alone(direct: Any) -> None:
+    mine, other = {"authorization": "Bearer key-1"}, {"authorization": "Bearer key-2"}
+    async with direct(FakeEngine(name="org/fake")) as client:
+        assert (await client.post(CHAT, json=TURN, headers=mine)).json()["otelctx"]["session"] == "a/b"
+        state = await client.get("/v1/sessions/a/b", headers=mine)
+        assert (state.status_code, state.json()["window"]["used"]) == (200, 5)
+        for headers in (other, {}):
+            answers = [
+                await client.get("/v1/sessions/a/b", headers=headers),
+                await client.delete("/v1/sessions/a/b", headers=headers),
+                await client.post(CHAT, json=TURN, headers=headers),
+            ]
+            assert [(a.status_code, a.json()["error"]["code"]) for a in answers] == [(404, "session_not_found")] * 3
+        gone = await client.delete("/v1/sessions/a/b", headers=mine)
+        assert gone.json() == {"id": "a/b", "object": "session.deleted", "deleted": True}
+        assert (await client.get("/v1/sessions/a/b", headers=mine)).status_code == 404
+
+
+class User:
+    is_authenticated = True
+
+    def __init__(self, name: str) -> None:
+        self.username = name
+
+
+def test_owners_are_told_apart_and_keep_no_secret() -> None:
+    def owner(**scope: Any) -> str:
+        return owner_of({"headers": [], **scope})
+
+    key = [(b"authorization", b"Bearer secret")]
+    assert owner() == ANONYMOUS
+    assert owner(headers=key) == owner(headers=[(b"authorization", b"bearer  secret")])
+    assert "secret" not in owner(headers=key)
+    assert owner(headers=key, user=User("ann")) == owner(user=User("ann")) != owner(user=User("bob"))
+    known = {ANONYMOUS, owner(headers=key), owner(user=User("anonymous")), owner(user=User(owner(headers=key)))}
+    assert len(known) == 4
+
+
+async def test_health_is_of_the_process_and_readiness_of_the_engine(direct: Any) -> None:
+    engine = FakeEngine()
+    async with direct(engine) as client:
+        assert [(await client.get(p)).status_code for p in ("/healthz", "/readyz")] == [200, 200]
+        await engine.close()
+        assert [(await client.get(p)).status_code for p in ("/healthz", "/readyz")] == [200, 503]
+        answer = await client.post(CHAT, json=TURN | {"model": "fake"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "word"),
+    [
+        ("POST", "/v1/responses", 404, "use /v1/chat/completions"),
+        ("POST", "/v1/completions", 404, "use /v1/chat/completions"),
+        ("POST", "/chat/completions", 404, "lacks /v1"),
+        ("GET", "/v1/nothing", 404, "does not exist"),
+        ("GET", "/", 404, "does not exist"),
+        ("GET", CHAT, 405, "does not take GET"),
+        ("PUT", "/v1/sessions/s", 405, "does not take PUT"),
+        ("GET", "/%ff%00", 404, "does not exist"),
+    ],
+)
+async def test_what_does_not_exist_says_so_in_the_apis_shape(
+    direct: Any, method: str, path: str, status: int, word: str
+) -> None:
+    async with direct(FakeEngine()) as client:
+        answer = await client.request(method, path)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert word in error["message"]
+    assert ("allow" in answer.headers) is (status == 405)
