@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from otelctx.context.state import State
+from otelctx.delta.bases import memory
 from otelctx.delta.limits import Limits
 from otelctx.delta.messages import Held
 
@@ -17,6 +18,7 @@ class _HeldBase:
     state: State
     held: Held
     expires: float
+    cost: int
 
 
 class HeldBases:
@@ -25,11 +27,12 @@ class HeldBases:
     A base in one process expires 60 s after its last ack: by then the process may have dropped it.
     """
 
-    __slots__ = ("_limits", "_sessions")
+    __slots__ = ("_limits", "_sessions", "bytes")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._sessions: OrderedDict[str, OrderedDict[bytes, _HeldBase]] = OrderedDict()
+        self.bytes = 0  # of memory, as :func:`memory` estimates it
 
     def keep(self, state: State, held: Held, now: float) -> None:
         session = state.session_id
@@ -37,12 +40,18 @@ class HeldBases:
             return
         bases = self._sessions.setdefault(session, OrderedDict())
         self._sessions.move_to_end(session)
-        bases[state.root] = _HeldBase(state, held, now + self._limits.base_ttl)
-        bases.move_to_end(state.root)
+        expires = now + self._limits.base_ttl
+        known = bases.get(state.root)
+        if known is not None:  # the usual case: nothing has changed since the last exchange
+            known.held, known.expires = held, expires
+            bases.move_to_end(state.root)
+            return
+        base = bases[state.root] = _HeldBase(state, held, expires, memory(state))
+        self.bytes += base.cost
         if len(bases) > self._limits.bases_per_session:
-            bases.popitem(last=False)
+            self._forget(bases, next(iter(bases)))
         if len(self._sessions) > self._limits.held_sessions:
-            self._sessions.popitem(last=False)
+            self.drop(next(iter(self._sessions)))
 
     def best(self, state: State, *, shared_only: bool, now: float) -> State | None:
         """The state itself if it is held, else the base acknowledged last; only ones that any worker has if asked
@@ -55,7 +64,7 @@ class HeldBases:
         for root in list(bases):
             base = bases[root]
             if base.held is Held.PROCESS and now >= base.expires:
-                del bases[root]
+                self._forget(bases, root)
             elif not shared_only or base.held is Held.SHARED:
                 found = base.state
                 if root == state.root:
@@ -63,14 +72,19 @@ class HeldBases:
         return found
 
     def drop(self, session: str | None) -> None:
-        self._sessions.pop(session or "", None)
+        bases = self._sessions.pop(session or "", OrderedDict())
+        for root in list(bases):
+            self._forget(bases, root)
+
+    def _forget(self, bases: OrderedDict[bytes, _HeldBase], root: bytes) -> None:
+        self.bytes -= bases.pop(root).cost
 
     def drop_process(self) -> None:
         """Another process answered: what only the first one held is of no use."""
         for session in list(self._sessions):
             bases = self._sessions[session]
             for root in [r for r, b in bases.items() if b.held is Held.PROCESS]:
-                del bases[root]
+                self._forget(bases, root)
             if not bases:
                 del self._sessions[session]
 

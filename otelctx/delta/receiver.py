@@ -126,7 +126,7 @@ class Receiver:
             return self._missing(need)
         return self._apply(need.frame, base, client, need.domain, need.signed, need.cost)
 
-    def give_up(self, need: NeedBase) -> Outcome:
+    def give_up(self, need: NeedBase) -> Refuse | Run:
         """There is no shared store: refuse or proceed as configured."""
         return self._missing(need)
 
@@ -153,10 +153,10 @@ class Receiver:
         held = Held.PROCESS if self._bases.put(domain, state, client) else Held.NONE
         return Accepted(frame.kind, state, domain, signed, held, cost)
 
-    def _missing(self, need: NeedBase) -> Outcome:
+    def _missing(self, need: NeedBase) -> Refuse | Run:
         return self._unreadable(need.frame, NackReason.UNKNOWN_BASE, need.domain, need.signed, need.cost)
 
-    def _unreadable(self, frame: Frame, reason: NackReason, domain: str, signed: bool, cost: int) -> Outcome:
+    def _unreadable(self, frame: Frame, reason: NackReason, domain: str, signed: bool, cost: int) -> Refuse | Run:
         may_refuse = frame.kind is not FrameKind.FULL and self._on_unknown_base == "resync"
         outcome = Refuse if may_refuse and reason is not NackReason.TABLE else Run
         return outcome(reason, frame.kind, frame.root, domain, signed, cost)

@@ -1,0 +1,66 @@
+"""The header value that answers a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from otelctx.context.scope import UpValue
+from otelctx.context.state import Entry, Window, entry
+from otelctx.delta.codec import decode_ack, encode_ack, to_header
+from otelctx.delta.limits import BASE_BYTES, MAX_ACK_CHARS
+from otelctx.delta.messages import Ack, AckKind
+from otelctx.delta.receiver import Accepted, Refuse, Run
+from otelctx.exchange.node import Node
+from otelctx.exchange.pending import Batch
+from otelctx.policy.trust import ACK
+from otelctx.semconv import SESSION_TURN
+
+__all__ = ["nack", "write_ack"]
+
+# Up entries of so many bytes certainly fit, beside the fixed fields, a window and a MAC.
+_CERTAIN: Final = MAX_ACK_CHARS // 2 - 64
+
+
+def write_ack(
+    node: Node, accepted: Accepted, batch: Batch, window: Window | None, final: bool, now: float
+) -> tuple[str, Mapping[str, UpValue]]:
+    """The ACK that carries ``batch`` and ``window``, and the up values for which there was no room in it.
+
+    ``now`` is Unix time.
+    """
+    entries = _ordered(batch.ups)
+    ack = Ack(
+        AckKind.ACK,
+        accepted.state.root[:BASE_BYTES],
+        held=accepted.held,
+        boot_id=node.boot_id,
+        final=final,
+        event=batch.event,
+        ups=entries,
+        window=window,
+    )
+    body = encode_ack(ack, signed=accepted.signed)
+    left: Mapping[str, UpValue] = {}
+    if sum(item.size for item in entries) > _CERTAIN:
+        carried = len(decode_ack(body).ups)
+        left = {item.name: batch.ups[item.name] for item in entries[carried:]}
+    return _line(node, body, accepted.signed, now), left
+
+
+def nack(node: Node, received: Refuse | Run, now: float) -> str:
+    """The NACK for a frame that was read but not accepted. ``now`` is Unix time."""
+    ack = Ack(AckKind.NACK, received.root[:BASE_BYTES], boot_id=node.boot_id, reason=received.reason, final=True)
+    return _line(node, encode_ack(ack, signed=received.signed), received.signed, now)
+
+
+def _line(node: Node, body: bytes, signed: bool, now: float) -> str:
+    return to_header(body + node.keyring.sign(ACK, body, now) if signed else body)
+
+
+def _ordered(ups: Mapping[str, UpValue]) -> tuple[Entry, ...]:
+    """The most important first, since those at the end go when there is no room: turn, sums, then by name."""
+    if not ups:
+        return ()
+    names = sorted(ups, key=lambda name: (name != SESSION_TURN, ups[name].rule != "sum", name))
+    return tuple([entry(name, ups[name].value) for name in names])

@@ -1,0 +1,76 @@
+"""What this process knows of the origins it sends to: one link each, the least recently used given up over a budget."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Final
+
+from otelctx.delta.limits import Limits
+from otelctx.delta.sender import BaggageMode, Sender
+
+__all__ = ["Link", "Links", "Origin"]
+
+Origin = tuple[str, str, int]  # scheme, host, port
+
+_BUDGET: Final = 32 * 2**20
+
+
+class Link:
+    """One origin's :class:`Sender` and the lock that it needs. ``bytes`` is its memory when last looked at."""
+
+    __slots__ = ("bytes", "lock", "sender")
+
+    def __init__(self, sender: Sender) -> None:
+        self.sender = sender
+        self.lock = Lock()
+        self.bytes = sender.bytes
+
+
+class Links:
+    """Links by origin, least recently used first out over ``budget`` bytes. Safe to use from any thread."""
+
+    __slots__ = ("_baggage", "_budget", "_bytes", "_limits", "_links", "_lock")
+
+    def __init__(self, limits: Limits, baggage: BaggageMode, budget: int = _BUDGET) -> None:
+        self._limits = limits
+        self._baggage: BaggageMode = baggage
+        self._budget = budget
+        self._bytes = 0
+        self._lock = Lock()
+        self._links: OrderedDict[Origin, Link] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def get(self, origin: Origin) -> Link:
+        """The link to ``origin``, new if there was none."""
+        with self._lock:
+            link = self._links.get(origin)
+            if link is not None:
+                self._links.move_to_end(origin)
+                return link
+            link = self._links[origin] = Link(Sender(self._limits, baggage=self._baggage))
+            self._bytes += link.bytes
+            self._shrink()
+            return link
+
+    def weigh(self, origin: Origin, link: Link) -> None:
+        """Look at the memory of ``link`` again, after it has learned something."""
+        now = link.sender.bytes
+        if now == link.bytes:
+            return
+        with self._lock:
+            if self._links.get(origin) is link:  # else it has been given up while its exchange was under way
+                self._bytes += now - link.bytes
+                link.bytes = now
+                self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes > self._budget and len(self._links) > 1:
+            _, link = self._links.popitem(last=False)
+            self._bytes -= link.bytes

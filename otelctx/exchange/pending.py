@@ -1,0 +1,106 @@
+"""Up values that came too late for the ack of their own request, kept for the next ack of the same session.
+
+An ack rides on the response head, so what a stream records after its head has no carrier of its own. Sums are counted
+at most once: a batch that a final ack has shown already keeps that ack's event id, by which the caller knows it again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from otelctx.context.scope import UpValue
+from otelctx.context.state import Window
+
+__all__ = ["Batch", "Pending", "new_event"]
+
+_SESSIONS: Final = 4096
+_BATCHES: Final = 4
+
+# Trust domain and session id: nobody gets to see what another domain's session has used.
+SessionKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one ack carries. ``event`` is 0 without sums; ``shown``: a final ack has carried it once."""
+
+    ups: Mapping[str, UpValue]
+    event: int = 0
+    shown: bool = False
+
+
+def new_event(ups: Mapping[str, UpValue]) -> int:
+    """A random id for an ack that carries ``ups``, or 0 if there is no sum among them."""
+    if any(up.rule == "sum" for up in ups.values()):
+        return secrets.randbits(64) or 1
+    return 0
+
+
+class _Waiting:
+    __slots__ = ("batches", "window")
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.window: Window | None = None
+
+
+class Pending:
+    """At most four batches a session, and so many sessions, least recently used first. Safe to use from any thread."""
+
+    __slots__ = ("_limit", "_lock", "_sessions")
+
+    def __init__(self, sessions: int = _SESSIONS) -> None:
+        self._limit = sessions
+        self._lock = Lock()
+        self._sessions: OrderedDict[SessionKey, _Waiting] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def put(self, key: SessionKey, batch: Batch, window: Window | None = None) -> None:
+        """Keep ``batch`` and the newest ``window``; the oldest batch over four is given up."""
+        if not batch.ups and window is None:
+            return
+        with self._lock:
+            waiting = self._sessions.setdefault(key, _Waiting())
+            self._sessions.move_to_end(key)
+            if batch.ups:
+                waiting.batches.append(batch)
+                del waiting.batches[:-_BATCHES]
+            if window is not None and window.newer_than(waiting.window):
+                waiting.window = window
+            if len(self._sessions) > self._limit:
+                self._sessions.popitem(last=False)
+
+    def take(self, key: SessionKey, fresh: Mapping[str, UpValue]) -> tuple[Batch, Window | None]:
+        """What the next ack carries: ``fresh`` joined with what waits, or else what was shown before, alone.
+
+        Batches that were shown never join others, or the caller could not tell that it has counted them.
+        """
+        if not self._sessions:  # the usual case, without the lock
+            return Batch(fresh, new_event(fresh)), None
+        with self._lock:
+            waiting = self._sessions.get(key)
+            if waiting is None:
+                return Batch(fresh, new_event(fresh)), None
+            batch = self._next(waiting, fresh)
+            window, waiting.window = waiting.window, None
+            if not waiting.batches:
+                del self._sessions[key]
+            return batch, window
+
+    def _next(self, waiting: _Waiting, fresh: Mapping[str, UpValue]) -> Batch:
+        hidden = [batch for batch in waiting.batches if not batch.shown]
+        if not fresh and not hidden:
+            return waiting.batches.pop(0) if waiting.batches else Batch({})
+        joined: dict[str, UpValue] = {}
+        for ups in (*(batch.ups for batch in hidden), fresh):
+            for name, up in ups.items():
+                joined[name] = up.joined(joined.get(name))
+        waiting.batches = [batch for batch in waiting.batches if batch.shown]
+        return Batch(joined, new_event(joined))

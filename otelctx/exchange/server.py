@@ -1,0 +1,274 @@
+"""The serving side of one exchange: from request headers to a scope, and from the scope to the ack. No I/O.
+
+outcome    the application runs with          answer
+none       baggage of a trusted client        no ack
+accepted   the caller's state                 ACK
+run        nothing, flagged incomplete        NACK on its own response
+refuse     it does not run                    412 and NACK
+ignored    nothing                            no ack: a stranger learns nothing
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from otelctx.context.keys import Value
+from otelctx.context.scope import Scope
+from otelctx.context.state import State, Window, entry
+from otelctx.delta.baggage import parse
+from otelctx.delta.messages import FrameKind, NackReason
+from otelctx.delta.receiver import Accepted, Ignored, Refuse, Run
+from otelctx.errors import ContextLimitExceeded
+from otelctx.exchange.answer import nack, write_ack
+from otelctx.exchange.node import Node
+from otelctx.exchange.pending import Batch, new_event
+from otelctx.semconv import (
+    ACK_HEADER,
+    EVENT_CONTEXT_PROCEEDED,
+    EVENT_CONTEXT_REJECTED,
+    EVENT_CONTEXT_RESYNC,
+)
+
+__all__ = ["Received", "ServerExchange", "ServerOutcome", "open"]
+
+ServerOutcome = Literal["none", "accepted", "run", "refuse", "ignored"]
+Received = Accepted | Refuse | Run | Ignored
+Headers = Iterable[tuple[bytes, bytes]]
+
+_OUTCOMES: Final[Mapping[type, ServerOutcome]] = {
+    Accepted: "accepted",
+    Run: "run",
+    Refuse: "refuse",
+    Ignored: "ignored",
+}
+_KINDS: Final = {kind: kind.name.lower() for kind in FrameKind}
+_REFUSED: Final = 412
+
+
+def open(
+    node: Node,
+    *,
+    method: str,
+    lines: Sequence[bytes | str],
+    baggage: str | None,
+    client: str | None,
+    forwarded: str | None,
+    now: float,
+) -> ServerExchange:
+    """Decide what to believe of one request. Never raises.
+
+    ``lines`` are the values of all ``otelctx`` header lines, ``baggage`` and ``forwarded`` (``X-Forwarded-For``) those
+    of theirs, joined, ``client`` is the address of the connection's peer, ``now`` Unix time in seconds.
+    """
+    behind = node.client(client, forwarded)
+    address, trusted = behind
+    foreign, ours = baggage, None
+    if baggage:
+        members = parse((baggage,), node.registry)
+        # Our keys never stay in the baggage: a stranger's would be believed by the next hop, which trusts us.
+        foreign, ours = members.foreign or None, members.ours
+    if not lines:
+        scope = _from_baggage(ours) if ours and trusted else Scope()
+        return ServerExchange(node, None, scope, address, trusted, foreign, now)
+    received = node.receive(lines, behind, now)
+    if isinstance(received, Accepted):
+        scope = Scope(received.state, source="frame")
+    else:
+        scope = Scope(incomplete=isinstance(received, Run))
+    vouched = trusted or not isinstance(received, Ignored)
+    return ServerExchange(node, received, scope, address, vouched, foreign, now)
+
+
+def _from_baggage(ours: Mapping[str, Value]) -> Scope:
+    try:
+        entries = [entry(name, value) for name, value in ours.items()]
+        return Scope(State({item.name: item for item in entries}), source="baggage")
+    except ContextLimitExceeded:  # none of it is better than an unmarked part
+        return Scope(incomplete=True)
+
+
+class ServerExchange:
+    """One request's side of it.
+
+    - ``outcome``: see the module; ``scope``: the scope to run the application in
+    - ``trusted``: the sender is vouched for by its MAC or address, so its trace may be continued as parent
+    - ``client``: the address of whoever stands behind the connection, if it is known
+    - ``baggage``: what the application and the propagator shall see of the baggage: everybody's members but ours
+    """
+
+    __slots__ = (
+        "_closed",
+        "_node",
+        "_now",
+        "_received",
+        "_told",
+        "baggage",
+        "client",
+        "outcome",
+        "scope",
+        "trusted",
+    )
+
+    def __init__(
+        self,
+        node: Node,
+        received: Received | None,
+        scope: Scope,
+        client: str | None,
+        trusted: bool,
+        baggage: str | None,
+        now: float,
+    ) -> None:
+        self._node = node
+        self._received = received
+        self._now = now
+        self._closed = False
+        self._told: Window | None = None  # the window report that has been answered or left to the next ack
+        self.outcome: ServerOutcome = "none" if received is None else _OUTCOMES[type(received)]
+        self.scope = scope
+        self.client = client
+        self.trusted = trusted
+        self.baggage = baggage
+
+    # what to tell of it
+
+    @property
+    def kind(self) -> str | None:
+        """``full``, ``delta`` or ``ref``; ``None`` if no frame was read."""
+        received = self._received
+        return None if received is None or isinstance(received, Ignored) else _KINDS[received.kind]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the frame was not accepted, as a short stable word."""
+        received = self._received
+        if received is None or isinstance(received, Accepted):
+            return None
+        return received.reason if isinstance(received, Ignored) else received.reason.name.lower()
+
+    @property
+    def event(self) -> str | None:
+        """The event to emit, if there is something to tell."""
+        received = self._received
+        if received is None or isinstance(received, Accepted):
+            return None
+        if isinstance(received, Refuse):
+            return EVENT_CONTEXT_RESYNC
+        if isinstance(received, Run) and _base_missing(received):
+            return EVENT_CONTEXT_PROCEEDED
+        return EVENT_CONTEXT_REJECTED
+
+    @property
+    def ack_kind(self) -> str:
+        """``ack`` or ``nack``."""
+        return "ack" if self.outcome == "accepted" else "nack"
+
+    # what to answer
+
+    def refusal(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Status, headers and body of the answer given in the application's stead; only for outcome ``refuse``.
+
+        ``content-length`` is left to the shell, as is closing an HTTP/1.1 connection whose request body was not read.
+        """
+        received = self._received
+        if not isinstance(received, Refuse):
+            raise ValueError(f"an exchange with outcome {self.outcome!r} is not refused")
+        error = {
+            "message": "the context frame refers to a state that is not held here; repeat the request with a full one",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "context_base_unknown",
+        }
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"cache-control", b"no-store"),
+            (ACK_HEADER.encode(), nack(self._node, received, self._now).encode()),
+        ]
+        return _REFUSED, headers, json.dumps({"error": error}).encode()
+
+    def ack(self, method: str, headers: Headers) -> bytes | None:
+        """The ``otelctx-ack`` of the response head, with what is committed by now; ``None`` if there must be none.
+
+        Without an accepted frame there is none, nor on a GET or HEAD response that a shared cache may keep: it would
+        serve one session's ack to another.
+        """
+        received = self._received
+        if received is None or not isinstance(received, Accepted | Run):
+            return None
+        if method in ("GET", "HEAD") and not _uncached(headers):
+            return None
+        if isinstance(received, Run):
+            return nack(self._node, received, self._now).encode()
+        fresh = self.scope.take_ups()
+        key = _session(received)
+        if key is None:
+            batch, waiting = Batch(fresh, new_event(fresh)), None
+        else:
+            batch, waiting = self._node.pending.take(key, fresh)
+        self._told = self.scope.window
+        value, left = write_ack(self._node, received, batch, _newer(self._told, waiting), False, self._now)
+        if key is not None and left and not batch.shown:
+            self._node.pending.put(key, Batch(left))
+        return value.encode()
+
+    def final_ack(self) -> str | None:
+        """The ack at the end of a stream, with what came after the head; ``None`` without an accepted frame.
+
+        Who can't read it there gets the same on the session's next ack, under the same event id, by which a caller
+        that reads both counts it once.
+        """
+        received = self._received
+        if not isinstance(received, Accepted):
+            return None
+        fresh = self.scope.take_ups()
+        batch = Batch(fresh, new_event(fresh), shown=True)
+        self._told = self.scope.window
+        value, left = write_ack(self._node, received, batch, self._told, True, self._now)
+        key = _session(received)
+        if key is not None:
+            carried = {name: up for name, up in fresh.items() if name not in left}
+            self._node.pending.put(key, Batch(carried, batch.event, shown=True), self._told)
+            self._node.pending.put(key, Batch(left))
+        return value
+
+    def close(self) -> None:
+        """The request is over: end the scope, and keep what no ack has carried for the session's next one.
+
+        Idempotent. Takes the place of ``scope.end()``.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self.scope.end()
+        received = self._received
+        key = _session(received) if isinstance(received, Accepted) else None
+        if key is not None:
+            window = self.scope.window
+            self._node.pending.put(key, Batch(self.scope.take_ups()), None if window is self._told else window)
+
+
+def _session(received: Accepted) -> tuple[str, str] | None:
+    session = received.state.session_id
+    return None if session is None else (received.domain, session)
+
+
+def _base_missing(received: Run) -> bool:
+    if received.reason is NackReason.ROOT:
+        return received.kind is not FrameKind.FULL
+    return received.reason is NackReason.UNKNOWN_BASE
+
+
+def _newer(one: Window | None, other: Window | None) -> Window | None:
+    return one if one is not None and one.newer_than(other) else other
+
+
+def _uncached(headers: Headers) -> bool:
+    """Whether the response says that no shared cache keeps it. ``private="a-field"`` does not say so."""
+    for name, value in headers:
+        if name.lower() == b"cache-control" and any(
+            word.strip().lower() in (b"no-store", b"private") for word in value.split(b",")
+        ):
+            return True
+    return False
