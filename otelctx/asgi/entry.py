@@ -28,6 +28,7 @@ _FRAME: Final = semconv.HEADER.encode()
 _BAGGAGE: Final = b"baggage"
 _ACK: Final = semconv.ACK_HEADER.encode()
 
+
 class Entry:
     """``context`` is the parent Context, made from the request alone; ``scope`` what the application shall see."""
 
@@ -84,6 +85,10 @@ class Entry:
 
     def head(self, options: Options, method: str, headers: Headers) -> Headers:
         """Response headers as they go out: ours instead of any that the application has set."""
+        if self.refused:  # written by the exchange itself
+            size = sum(len(value) for name, value in headers if name == _ACK)
+            count_frame(options, self.exchange.ack_kind, "sent", size)
+            return headers
         for name, _ in headers:
             if name[: len(_FRAME)].lower() == _FRAME:
                 headers = [line for line in headers if line[0][: len(_FRAME)].lower() != _FRAME]

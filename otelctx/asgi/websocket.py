@@ -131,11 +131,23 @@ class WebSocket:
         seen = self._seen
         self._entry.report(self._options, None if seen is None else seen.span, self.context)
         try:
-            await app(self._scope, self.receive, self.send)
+            if self._entry.refused:
+                await self._refuse()
+            else:
+                await app(self._scope, self.receive, self.send)
         except BaseException as error:
             self._end(self._error_of(error))
             raise
         self._end(None)
+
+    async def _refuse(self) -> None:
+        await self.receive()  # the server's connect
+        status, headers, body = self._entry.exchange.refusal()
+        if "websocket.http.response" not in (self._scope.get("extensions") or {}):
+            await self.send({"type": "websocket.close", "code": 1008})  # becomes a 403: not understood, but refused
+            return
+        await self.send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "websocket.http.response.body", "body": body})
 
     def _error_of(self, error: BaseException) -> str | None:
         if is_cancellation(error):

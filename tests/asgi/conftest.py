@@ -97,7 +97,9 @@ class Rig:
         await self.app(self.last_scope, receive or default_receive, send or default_send)
         return out
 
-    async def websocket(self, path: str, incoming: list[Message], headers: dict[str, str] | None = None) -> Response:
+    async def websocket(
+        self, path: str, incoming: list[Message], headers: dict[str, str] | None = None, **extra: Any
+    ) -> Response:
         out = Response()
         pending = [{"type": "websocket.connect"}, *incoming]
 
@@ -107,7 +109,7 @@ class Rig:
         async def send(message: Message) -> None:
             out.messages.append(message)
 
-        scope = scope_of("GET", path, headers or {}, type="websocket", scheme="ws", subprotocols=[])
+        scope = scope_of("GET", path, headers or {}, type="websocket", scheme="ws", subprotocols=[], **extra)
         del scope["method"]
         await self.app(scope, receive, send)
         return out
