@@ -77,7 +77,8 @@ def serve(
 ) -> None:
     """Serve a model over OpenAI's API, traced, with token windows."""
     with _errors():
-        from otelctx.cli.serve import Options, run
+        from otelctx.cli.options import Options
+        from otelctx.cli.serve import run
 
         run(Options(model, host, port, window, rows, when_full.value, name, service_name, threads, drain))
 

@@ -1,0 +1,117 @@
+"""The process that ``otelctx serve`` becomes: a loaded model, its engine, and a server in front of it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal, cast
+
+import torch
+import uvicorn
+
+from otelctx.cli.options import Options
+from otelctx.inference.engines.transformers import TransformersEngine
+from otelctx.inference.loader import load
+from otelctx.sdk.configure import configure
+from otelctx.serving.application import app
+from otelctx.settings import Settings
+
+__all__ = ["work"]
+
+_SHUTDOWN: Final = 3.0  # seconds that telemetry gets to leave
+
+
+def work(options: Options, settings: Settings, listener: socket.socket) -> None:
+    """Load the model and serve it on ``listener`` until a signal comes."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    engine = _engine(options, settings)
+    handle = configure(options.service_name)
+    try:
+        _Server(_config(options, engine), _url(options.host, listener), engine).run(sockets=[listener])
+    finally:
+        handle.shutdown(timeout=_SHUTDOWN)
+
+
+def _engine(options: Options, settings: Settings) -> TransformersEngine:
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    loaded = load(options.model, cache_dir=settings.cache_dir, progress=_Progress())
+    return TransformersEngine(
+        loaded.model,
+        loaded.tokenizer,
+        window=options.window,
+        when_full=cast("Literal['turns', 'reject']", options.when_full),
+        rows=options.rows,
+        name=options.name or loaded.name,
+        model_max=loaded.model_max,
+        eos_ids=loaded.eos_ids,
+    )
+
+
+def _config(options: Options, engine: TransformersEngine) -> uvicorn.Config:
+    extra: dict[str, Any] = {}
+    if "reset_contextvars" in inspect.signature(uvicorn.Config).parameters:
+        # Else a connection hands the Context of its first request to all the later ones.
+        extra["reset_contextvars"] = True
+    return uvicorn.Config(
+        app(engine),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=max(1, round(options.drain)),
+        server_header=False,
+        ws="none",
+        **extra,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Says where it is once it can be used."""
+
+    def __init__(self, config: uvicorn.Config, url: str, engine: TransformersEngine) -> None:
+        super().__init__(config)
+        self._url = url
+        self._engine = engine
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _say(f"ready: {self._engine.name} with a window of {self._engine.window} tokens at {self._url}/v1")
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own raises the signal once more when the server is down, and telemetry would never be sent.
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Progress:
+    """Each step once, and then every quarter of it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, int] = {}
+
+    def __call__(self, text: str, share: float | None) -> None:
+        quarter = -1 if share is None else int(share * 4)
+        if self._told.get(text, -2) < quarter:
+            self._told[text] = quarter
+            _say(text if share is None else f"{text}: {quarter * 25} %")
+
+
+def _say(text: str) -> None:
+    """One line for whoever watches. Flushed, since that may be a program."""
+    print(f"otelctx: {text}", flush=True)
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}"
