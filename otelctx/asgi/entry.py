@@ -58,26 +58,28 @@ class Entry:
         session_id = self.scope.state.session_id
         return {} if session_id is None else {semconv.SESSION_ID_ATTRIBUTE: session_id}
 
-    def attributes(self) -> dict[str, Any]:
-        """What the SERVER span says of the context that came in."""
-        values = self.session()
-        scope, kind = self.scope, self.exchange.kind
+    def describe(self, attributes: dict[str, Any]) -> None:
+        """Add what the SERVER span says of the context that came in."""
+        exchange = self.exchange
+        scope = self.scope
+        if exchange.outcome == "none" and scope.source == "none":
+            return
+        attributes.update(self.session())
         if scope.source != "none":
-            values[semconv.CONTEXT_SOURCE] = scope.source
+            attributes[semconv.CONTEXT_SOURCE] = scope.source
         if scope.incomplete:
-            values[semconv.CONTEXT_INCOMPLETE] = True
-        if kind is not None:
-            values[semconv.FRAME_KIND] = kind
+            attributes[semconv.CONTEXT_INCOMPLETE] = True
+        if (kind := exchange.kind) is not None:
+            attributes[semconv.FRAME_KIND] = kind
         if self.refused:
-            values[semconv.RESYNC] = True
-        return values
+            attributes[semconv.RESYNC] = True
 
     def report(self, options: Options, span: Span | None, context: Context) -> None:
         """Count the frame that came, and tell what is not as it should be."""
         exchange = self.exchange
-        line = self.inbound.get(_FRAME)
-        if line is None:
+        if exchange.outcome == "none":
             return
+        line = self.inbound.get(_FRAME) or b""
         if exchange.kind is not None:
             count_frame(options, exchange.kind, "received", len(line))
         if exchange.event is not None:
@@ -85,7 +87,7 @@ class Entry:
 
     def head(self, options: Options, method: str, headers: Headers) -> Headers:
         """Response headers as they go out: ours instead of any that the application has set."""
-        if self.refused:  # written by the exchange itself
+        if self.exchange.outcome == "refuse":  # written by the exchange itself
             size = sum(len(value) for name, value in headers if name == _ACK)
             count_frame(options, self.exchange.ack_kind, "sent", size)
             return headers

@@ -146,6 +146,9 @@ class HttpRequest:
         recording, progress = self._recording, self._progress
         if recording is None:
             return
+        if recording.finished:
+            recording.span.close()
+            return
         status, error = progress.status, self._error
         if status is None and not self._cancelled:
             # Nobody answered; the server or a layer further out says 500.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import perf_counter, time_ns
 from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 from otelctx import semconv
 from otelctx.asgi.attributes import method_of, start_attributes
@@ -18,7 +17,7 @@ from otelctx.asgi.route import route_of
 from otelctx.asgi.server_span import ServerSpan
 from otelctx.asgi.stream import Progress
 from otelctx.asgi.types import Scope
-from otelctx.telemetry.events import set_server_span
+from otelctx.telemetry.events import enter_server_span
 from otelctx.telemetry.instruments import Instruments, instruments, tracer
 
 __all__ = ["Recording", "open_span"]
@@ -33,10 +32,10 @@ def open_span(
         span = trace.get_current_span()
     else:
         attributes = start_attributes(scope, entry.inbound, method, entry.client)
-        attributes.update(entry.attributes())
+        entry.describe(attributes)
         span = own.start_span(name, entry.context, SpanKind.SERVER, attributes, entry.links)
     seen = ServerSpan(span)
-    return own, span, seen, set_server_span(trace.set_span_in_context(seen, entry.context), seen)
+    return own, span, seen, enter_server_span(entry.context, seen)
 
 
 class Recording:
@@ -101,9 +100,7 @@ class Recording:
             self._describe(progress, status, error, route, disconnected)
         if not self._options.join:
             self._span.end(self._ended_at)
-            name = f"{self._name} {route} background" if route is not None else f"{self._name} background"
-            # Not a bound method: a cycle for each request would be the garbage collector's work.
-            self.span.ended(partial(_revive, self._tracer, name, self._span, self._entry.session()))
+            self.span.ended(self._tracer, self._name if route is None else f"{self._name} {route}", self._entry.session)
 
     def _point(self, status: int | None, error: str | None, route: str | None) -> dict[str, Any]:
         scope = self._scope
@@ -144,8 +141,3 @@ class Recording:
             span.set_status(StatusCode.ERROR)
         if values:
             span.set_attributes(values)
-
-
-def _revive(own: Tracer, name: str, request: Span, session: dict[str, Any]) -> Span:
-    """A span for work after the last byte: of its own trace, since a sampler may have judged the request's by now."""
-    return own.start_span(name, Context(), SpanKind.INTERNAL, session, [Link(request.get_span_context())])

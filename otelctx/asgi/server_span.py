@@ -9,25 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
-from opentelemetry.trace import Span, SpanContext
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Tracer
 from opentelemetry.trace.status import Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 __all__ = ["ServerSpan"]
 
+_reviving: Final = Lock()  # one for all: it happens seldom, and a lock for each request is not free
+
 
 class ServerSpan(Span):
     """Stands in for ``span``. ``route`` is what :func:`otelctx.asgi.route.set_route` has named."""
 
-    __slots__ = ("_closed", "_ended", "_lock", "_revive", "_target", "route")
+    __slots__ = ("_background", "_closed", "_ended", "_target", "route")
 
     def __init__(self, span: Span) -> None:
         self._target: Span | None = span
         self._ended: Span = span
-        self._revive: Callable[[], Span] | None = None
-        self._lock: Lock | None = None
+        self._background: tuple[Tracer, str, Callable[[], dict[str, Any]]] | None = None
         self._closed = False
         self.route: str | None = None
 
@@ -37,26 +39,30 @@ class ServerSpan(Span):
         """From now on this is ``span``: a websocket's connection after its handshake."""
         self._target = span
 
-    def ended(self, revive: Callable[[], Span]) -> None:
-        """The SERVER span has ended; ``revive`` starts the linked span if there is use for one."""
+    def ended(self, tracer: Tracer, name: str, attributes: Callable[[], dict[str, Any]]) -> None:
+        """The SERVER span has ended. The linked span is started by ``tracer``, named after ``name`` and given
+        ``attributes()``, if there is use for one.
+        """
         if self._ended.get_span_context().trace_flags.sampled:
-            self._lock = Lock()
-            self._revive = revive
+            self._background = (tracer, name, attributes)
             self._target = None
 
     def close(self) -> None:
         """The application has returned: end the linked span, if there is one."""
         self._closed = True
-        if self._revive is not None and self._target is not None:
+        if self._background is not None and self._target is not None:
             self._target.end()
 
     def _span(self) -> Span:
-        revive, lock = self._revive, self._lock
-        if revive is None or lock is None:
+        if self._background is None:
             return self._ended
-        with lock:
+        with _reviving:
             if self._target is None:
-                self._target = revive()
+                tracer, name, attributes = self._background
+                link = Link(self._ended.get_span_context())
+                self._target = tracer.start_span(
+                    f"{name} background", Context(), SpanKind.INTERNAL, attributes(), [link]
+                )
                 if self._closed:  # a task that outlives the application's call: nobody is left to end it
                     self._target.end()
             return self._target

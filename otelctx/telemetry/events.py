@@ -22,10 +22,12 @@ from otelctx.semconv import METRICS
 from otelctx.telemetry.feed import FEED, Item
 from otelctx.telemetry.instruments import NAME, instruments
 
-__all__ = ["Mode", "emit", "server_span", "set_mode", "set_server_span"]
+__all__ = ["Mode", "emit", "enter_server_span", "server_span", "set_mode", "set_server_span"]
 
 Mode = Literal["span", "log", "both"]
 SERVER_SPAN: Final = otel_context.create_key("otelctx-server-span")
+# The API keeps the key of the current span to itself, but not the Context that it makes.
+SPAN_KEY: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 
 # Set on a child that ends early too: a tail sampler may decide before the root span ends.
 _FLAGS: Final = {
@@ -47,6 +49,11 @@ def set_mode(mode: Mode) -> None:
 def set_server_span(context: Context, span: Span) -> Context:
     """``context`` with ``span`` as the SERVER span of this process, to which events are copied."""
     return otel_context.set_value(SERVER_SPAN, span, context)
+
+
+def enter_server_span(context: Context, span: Span) -> Context:
+    """``context`` with ``span`` as the current one and as the SERVER span, in one copy: once a request."""
+    return Context({**context, SPAN_KEY: span, SERVER_SPAN: span})
 
 
 def server_span(context: Context | None = None) -> Span | None:

@@ -1,0 +1,60 @@
+"""What the spans and counters of both ends of an HTTP exchange have in common."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span
+
+from otelctx import semconv
+from otelctx.telemetry import sanitize
+from otelctx.telemetry.instruments import instruments
+
+__all__ = ["count_frame", "error_type", "method_names", "record_exception"]
+
+_METHODS: Final = {
+    name: (name, name)
+    for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY")
+}
+_UNKNOWN: Final = ("_OTHER", "HTTP")
+_MAX_STACK: Final = 8192
+
+
+def method_names(method: str) -> tuple[str, str]:
+    """``(http.request.method, first word of the span's name)``. Anybody can send any method: unknown ones are one."""
+    return _METHODS.get(method, _UNKNOWN)
+
+
+def error_type(error: BaseException) -> str:
+    """``error.type`` of an exception: its class, with its module unless that is builtins."""
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def record_exception(span: Span, error: BaseException) -> None:
+    """The standard ``exception`` event, bounded and encodable: a message may hold anything that a client has sent."""
+    if not span.is_recording():
+        return
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its text can't be made)"
+    stack = "".join(traceback.format_exception(error, limit=-24))
+    span.add_event(
+        "exception",
+        {
+            "exception.type": error_type(error),
+            "exception.message": sanitize.text(message),
+            "exception.stacktrace": sanitize.text(stack[-_MAX_STACK:], _MAX_STACK),
+        },
+    )
+
+
+def count_frame(meter_provider: MeterProvider | None, kind: str, direction: str, size: int) -> None:
+    """Count a frame or an ack of ``kind`` with ``size`` characters; ``direction`` is ``sent`` or ``received``."""
+    found = instruments(meter_provider)
+    point = {semconv.FRAME_KIND: kind, semconv.FRAME_DIRECTION: direction}
+    found.frames.add(1, point)
+    found.frame_bytes.add(size, point)
