@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from otelctx.testing.capture import Captured
+    from otelctx.testing.captured import Captured
 
 __all__ = ["otelctx_capture"]
 
@@ -16,7 +16,7 @@ __all__ = ["otelctx_capture"]
 @pytest.fixture
 def otelctx_capture() -> Iterator[Captured]:
     """All spans and metrics that the test makes: ``seen.span("POST /chat").event("otelctx.truncation")``."""
-    from otelctx.testing.capture import capture
+    from otelctx.testing.captured import capture
 
     with capture() as seen:
         yield seen

@@ -1,0 +1,241 @@
+"""An OTLP/gRPC receiver in this process, on a free loopback port: opentelemetry-proto's own services, kept in memory.
+
+It holds what it received, bounded, until asked; and writes it as OTLP/JSON, which Jaeger's upload takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from pathlib import Path
+from threading import Condition
+from types import TracebackType
+from typing import Any, Final
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
+
+from otelctx.testing.spans import Point, SeenEvent, SeenSpan
+
+__all__ = ["OtlpReceiver"]
+
+_MAX_MESSAGE: Final = 16 * 2**20
+_IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
+_KINDS: Final = {0: "INTERNAL", 1: "INTERNAL", 2: "SERVER", 3: "CLIENT", 4: "PRODUCER", 5: "CONSUMER"}
+_VALUE: Final = {"string_value", "bool_value", "int_value", "double_value", "bytes_value"}
+
+
+class OtlpReceiver:
+    """Use it as a context manager; ``endpoint`` is what ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes.
+
+    At most ``limit`` export requests of each signal are kept, the oldest dropped first.
+    """
+
+    def __init__(self, *, port: int = 0, limit: int = 10_000) -> None:
+        """``port`` 0 takes a free one. Raises ``RuntimeError`` if the port can't be bound."""
+        self._changed = Condition()
+        self._spans: deque[ResourceSpans] = deque(maxlen=limit)
+        self._metrics: deque[metrics_service_pb2.ExportMetricsServiceRequest] = deque(maxlen=limit)
+        self._logs: deque[logs_service_pb2.ExportLogsServiceRequest] = deque(maxlen=limit)
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(2, thread_name_prefix="otlp-receiver"),
+            options=[("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 0)],
+        )
+        for add, servicer in _SERVICES:
+            add(servicer(self), self._server)
+        self.port: int = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self._server.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> OtlpReceiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop receiving; what was received stays readable. Idempotent."""
+        self._server.stop(0.5).wait()
+
+    # reading
+
+    def spans(self, trace_id: str | None = None) -> list[SeenSpan]:
+        """All spans received so far, or those of one trace (hex), in the order of their starts."""
+        with self._changed:
+            batches = list(self._spans)
+        found = [span for batch in batches for span in _seen(batch) if trace_id in (None, span.trace_id)]
+        return sorted(found, key=lambda span: span.start)
+
+    def traces(self) -> dict[str, list[SeenSpan]]:
+        """Spans by trace id."""
+        traces: dict[str, list[SeenSpan]] = {}
+        for span in self.spans():
+            traces.setdefault(span.trace_id, []).append(span)
+        return traces
+
+    def metrics(self, name: str) -> list[Point]:
+        """The newest points of a metric, one per (service, attributes); ``service.name`` is added to the attributes."""
+        with self._changed:
+            requests = list(self._metrics)
+        points: dict[tuple[Any, ...], Point] = {}
+        for request in requests:
+            for point in _points(request, name):
+                points[tuple(sorted(point.attributes.items()))] = point
+        return list(points.values())
+
+    def log_bodies(self) -> list[str]:
+        """Bodies of all log records received so far."""
+        with self._changed:
+            requests = list(self._logs)
+        return [
+            str(_plain(record.body))
+            for request in requests
+            for resource in request.resource_logs
+            for scope in resource.scope_logs
+            for record in scope.log_records
+        ]
+
+    def wait_for(self, complete: Callable[[list[SeenSpan]], bool], timeout: float = 10.0) -> list[SeenSpan]:
+        """The spans as soon as ``complete(spans)``; checked at each arrival. Raises ``TimeoutError`` after ``timeout``
+        seconds, with the names of what has arrived."""
+        with self._changed:
+            if self._changed.wait_for(lambda: complete(self.spans()), timeout):
+                return self.spans()
+        names = ", ".join(f"{s.service}: {s.name}" for s in self.spans()) or "nothing"
+        raise TimeoutError(f"the spans waited for did not arrive within {timeout:g} s; arrived: {names}")
+
+    def write_json(self, path: Path | str) -> Path:
+        """Write all spans as OTLP/JSON (ids in hex, as OTLP says) to ``path``; returns it."""
+        with self._changed:
+            batches = list(self._spans)
+        document = {"resourceSpans": [_hex_ids(MessageToDict(batch)) for batch in batches]}
+        path = Path(path)
+        path.write_text(json.dumps(document))
+        return path
+
+    # called by the servicers, on gRPC's threads
+
+    def add_spans(self, batches: Iterable[ResourceSpans]) -> None:
+        with self._changed:
+            self._spans.extend(batches)
+            self._changed.notify_all()
+
+    def add_metrics(self, request: metrics_service_pb2.ExportMetricsServiceRequest) -> None:
+        with self._changed:
+            self._metrics.append(request)
+            self._changed.notify_all()
+
+    def add_logs(self, request: logs_service_pb2.ExportLogsServiceRequest) -> None:
+        with self._changed:
+            self._logs.append(request)
+            self._changed.notify_all()
+
+
+class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(self, request: Any, context: Any) -> trace_service_pb2.ExportTraceServiceResponse:
+        self._receiver.add_spans(request.resource_spans)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(self, request: Any, context: Any) -> metrics_service_pb2.ExportMetricsServiceResponse:
+        self._receiver.add_metrics(request)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(self, request: Any, context: Any) -> logs_service_pb2.ExportLogsServiceResponse:
+        self._receiver.add_logs(request)
+        return logs_service_pb2.ExportLogsServiceResponse()
+
+
+# Generated code has no types.
+_SERVICES: Final[tuple[tuple[Any, Any], ...]] = (
+    (trace_service_pb2_grpc.add_TraceServiceServicer_to_server, _Traces),
+    (metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server, _Metrics),
+    (logs_service_pb2_grpc.add_LogsServiceServicer_to_server, _Logs),
+)
+
+
+def _plain(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind in _VALUE:
+        return getattr(value, kind)
+    if kind == "array_value":
+        return tuple(_plain(item) for item in value.array_value.values)
+    if kind == "kvlist_value":
+        return _attributes(value.kvlist_value.values)
+    return None
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _seen(batch: ResourceSpans) -> Iterator[SeenSpan]:
+    service = str(_attributes(batch.resource.attributes).get("service.name", ""))
+    for scope in batch.scope_spans:
+        for span in scope.spans:
+            yield _seen_span(span, service)
+
+
+def _seen_span(span: Span, service: str) -> SeenSpan:
+    return SeenSpan(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        name=span.name,
+        kind=_KINDS.get(span.kind, "INTERNAL"),
+        service=service,
+        start=span.start_time_unix_nano,
+        end=span.end_time_unix_nano,
+        status=Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
+        attributes=_attributes(span.attributes),
+        events=tuple(SeenEvent(e.name, e.time_unix_nano, _attributes(e.attributes)) for e in span.events),
+        links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
+    )
+
+
+def _points(request: metrics_service_pb2.ExportMetricsServiceRequest, name: str) -> Iterator[Point]:
+    for resource in request.resource_metrics:
+        service = _attributes(resource.resource.attributes).get("service.name", "")
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                if metric.name != name:
+                    continue
+                kind = metric.WhichOneof("data")
+                for point in getattr(metric, kind).data_points if kind else ():
+                    attributes = {"service.name": service, **_attributes(point.attributes)}
+                    if kind == "histogram":
+                        yield Point(attributes, point.sum, point.count)
+                    else:
+                        yield Point(attributes, point.as_int or point.as_double)
+
+
+def _hex_ids(node: Any) -> Any:
+    # protobuf's JSON has bytes in base64; OTLP/JSON has these three ids in hex.
+    if isinstance(node, dict):
+        return {key: base64.b64decode(value).hex() if key in _IDS else _hex_ids(value) for key, value in node.items()}
+    return [_hex_ids(item) for item in node] if isinstance(node, list) else node
