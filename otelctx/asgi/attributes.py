@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from opentelemetry.trace import Span
-
-from otelctx import semconv
+import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound
 from otelctx.telemetry import sanitize
 
-__all__ = ["error_type", "method_of", "record_exception", "start_attributes"]
+__all__ = ["start_attributes"]
 
 OTHER: Final = "_OTHER"
-_METHODS: Final = {
-    name: (name, name)
-    for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY")
-}
-_UNKNOWN: Final = (OTHER, "HTTP")
-_MAX_STACK: Final = 8192
 _MAX_HOST: Final = 261  # a name of 255 and a port
-
-
-def method_of(scope: Mapping[str, Any]) -> tuple[str, str]:
-    """``(http.request.method, first word of the span's name)``. A client can send any method: unknown ones are one."""
-    return _METHODS.get(scope.get("method", "GET"), _UNKNOWN)
 
 
 @lru_cache(maxsize=512)
@@ -76,28 +62,3 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
     elif peer:
         attributes[semconv.CLIENT_ADDRESS] = peer[0]
     return attributes
-
-
-def error_type(error: BaseException) -> str:
-    """``error.type`` of an exception: its class, with its module unless that is builtins."""
-    cls = type(error)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def record_exception(span: Span, error: BaseException) -> None:
-    """The standard ``exception`` event, bounded and encodable: a message may hold anything that a client has sent."""
-    if not span.is_recording():
-        return
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its text can't be made)"
-    stack = "".join(traceback.format_exception(error, limit=-24))
-    span.add_event(
-        "exception",
-        {
-            "exception.type": error_type(error),
-            "exception.message": sanitize.text(message),
-            "exception.stacktrace": sanitize.text(stack[-_MAX_STACK:], _MAX_STACK),
-        },
-    )

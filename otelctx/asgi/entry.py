@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Link, Span
 
-from otelctx import semconv
+import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound, extract, read
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Scope
@@ -20,7 +20,7 @@ from otelctx.exchange import server
 from otelctx.exchange.node import Node
 from otelctx.exchange.server import ServerExchange
 from otelctx.telemetry import events
-from otelctx.telemetry.instruments import instruments
+from otelctx.telemetry.http import count_frame
 
 __all__ = ["Entry", "enter"]
 
@@ -81,7 +81,7 @@ class Entry:
             return
         line = self.inbound.get(_FRAME) or b""
         if exchange.kind is not None:
-            count_frame(options, exchange.kind, "received", len(line))
+            count_frame(options.meter_provider, exchange.kind, "received", len(line))
         if exchange.event is not None:
             events.emit(exchange.event, {semconv.REASON: exchange.reason or "unknown"}, span=span, context=context)
 
@@ -89,7 +89,7 @@ class Entry:
         """Response headers as they go out: ours instead of any that the application has set."""
         if self.exchange.outcome == "refuse":  # written by the exchange itself
             size = sum(len(value) for name, value in headers if name == _ACK)
-            count_frame(options, self.exchange.ack_kind, "sent", size)
+            count_frame(options.meter_provider, self.exchange.ack_kind, "sent", size)
             return headers
         for name, _ in headers:
             if name[: len(_FRAME)].lower() == _FRAME:
@@ -98,15 +98,8 @@ class Entry:
         ack = self.exchange.ack(method, headers)
         if ack is None:
             return headers
-        count_frame(options, self.exchange.ack_kind, "sent", len(ack))
+        count_frame(options.meter_provider, self.exchange.ack_kind, "sent", len(ack))
         return [*headers, (_ACK, ack)]
-
-
-def count_frame(options: Options, kind: str, direction: str, size: int) -> None:
-    found = instruments(options.meter_provider)
-    point = {semconv.FRAME_KIND: kind, semconv.FRAME_DIRECTION: direction}
-    found.frames.add(1, point)
-    found.frame_bytes.add(size, point)
 
 
 def enter(options: Options, node: Node, scope: Scope) -> Entry:

@@ -7,15 +7,15 @@ from typing import Final
 from opentelemetry.context import Context
 from opentelemetry.trace import StatusCode
 
-from otelctx import semconv
+import otelctx.semconv as semconv
 from otelctx.asgi.answer import drained, error_answer, respond
-from otelctx.asgi.attributes import error_type, record_exception
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.options import Options
 from otelctx.asgi.recording import Recording
 from otelctx.asgi.stream import START, Progress
 from otelctx.asgi.types import App, Message, Receive, Scope, Send
 from otelctx.errors import OtelctxError
+from otelctx.telemetry.http import error_type, record_exception
 
 __all__ = ["HttpRequest", "is_cancellation", "is_disconnect"]
 

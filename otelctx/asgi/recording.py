@@ -9,8 +9,8 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
-from otelctx import semconv
-from otelctx.asgi.attributes import method_of, start_attributes
+import otelctx.semconv as semconv
+from otelctx.asgi.attributes import start_attributes
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.options import Options
 from otelctx.asgi.route import route_of
@@ -18,6 +18,7 @@ from otelctx.asgi.server_span import ServerSpan
 from otelctx.asgi.stream import Progress
 from otelctx.asgi.types import Scope
 from otelctx.telemetry.events import enter_server_span
+from otelctx.telemetry.http import method_names
 from otelctx.telemetry.instruments import Instruments, instruments, tracer
 
 __all__ = ["Recording", "open_span"]
@@ -65,7 +66,7 @@ class Recording:
         self._options = options
         self._scope = scope
         self._entry = entry
-        self._method, self._name = method_of(scope)
+        self._method, self._name = method_names(scope.get("method", "GET"))
         self._instruments: Instruments | None = instruments(options.meter_provider) if options.metrics else None
         self._tracer, self._span, self.span, self.context = open_span(options, scope, entry, self._method, self._name)
         self._bucket: set[object] | None = None

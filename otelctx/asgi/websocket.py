@@ -9,14 +9,14 @@ from __future__ import annotations
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
-from otelctx import semconv
-from otelctx.asgi.attributes import error_type, record_exception
+import otelctx.semconv as semconv
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.http import is_cancellation, is_disconnect
 from otelctx.asgi.options import Options
 from otelctx.asgi.recording import open_span
 from otelctx.asgi.route import route_of
 from otelctx.asgi.types import App, Message, Receive, Scope, Send
+from otelctx.telemetry.http import error_type, record_exception
 
 __all__ = ["WebSocket"]
 

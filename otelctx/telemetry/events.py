@@ -17,7 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
-from otelctx import semconv
+import otelctx.semconv as semconv
 from otelctx.semconv import METRICS
 from otelctx.telemetry.feed import FEED, Item
 from otelctx.telemetry.instruments import NAME, instruments

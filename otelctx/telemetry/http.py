@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span
 
-from otelctx import semconv
+import otelctx.semconv as semconv
 from otelctx.telemetry import sanitize
 from otelctx.telemetry.instruments import instruments
 

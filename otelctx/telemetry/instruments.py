@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, MeterProvider, Observation
 
-from otelctx import semconv
+import otelctx.semconv as semconv
 from otelctx.semconv import EVENTS, METRICS
 
 __all__ = ["ActiveRequests", "Instruments", "instruments", "observe_arena", "observe_sessions", "tracer"]
