@@ -1,0 +1,102 @@
+"""Two parties that trust each other, and a wire between them that can be tampered with."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from otelctx.context.current import REGISTRY, session
+from otelctx.context.scope import Scope
+from otelctx.exchange import client, server
+from otelctx.exchange.client import ClientExchange, Verdict
+from otelctx.exchange.node import Node, set_default_node
+from otelctx.exchange.server import ServerExchange
+from otelctx.settings import Settings
+
+SECRET = "1:" + base64.b64encode(bytes(range(32))).decode()
+UNIX = 1_800_000_000.0
+
+
+@dataclass
+class Wire:
+    """Sends requests of ``caller`` to ``callee`` at a clock that only moves when told."""
+
+    caller: Node
+    callee: Node
+    now: float = 100.0
+    kinds: list[str | None] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    runs: int = 0
+    peer: str = "127.0.0.1"
+    response_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    server: ServerExchange | None = None
+    client: ClientExchange | None = None
+
+    def begin(self, *, method: str = "POST", path: str = "/v1", body: int | None = 10, **more: Any) -> ClientExchange:
+        more = {"host": "localhost", "now": self.now, "unix": UNIX + self.now} | more
+        return client.begin(self.caller, scheme="http", port=80, method=method, path=path, body=body, **more)
+
+    def open(self, lines: list[bytes | str], *, method: str = "POST", **more: Any) -> ServerExchange:
+        more = {"baggage": None, "client": self.peer, "forwarded": None, "now": UNIX + self.now} | more
+        return server.open(self.callee, method=method, lines=lines, **more)
+
+    def call(
+        self,
+        app: Callable[[Scope], None] = lambda scope: None,
+        *,
+        method: str = "POST",
+        status: int = 200,
+        tamper: Callable[[list[bytes | str]], list[bytes | str]] = lambda lines: lines,
+        **more: Any,
+    ) -> ServerExchange:
+        """One exchange, resent if the verdict says so. ``tamper`` changes the ack lines on their way back."""
+        exchange = self.client = self.begin(method=method, **more)
+        while True:
+            self.kinds.append(exchange.kind)
+            inbound = self.server = self.open([value for _, value in exchange.headers], method=method)
+            self.outcomes.append(inbound.outcome)
+            if inbound.outcome == "refuse":
+                answer, head, _ = inbound.refusal()
+                acks: list[bytes | str] = [value for name, value in head if name == b"otelctx-ack"]
+            else:
+                self.runs += 1
+                app(inbound.scope)
+                value = inbound.ack(method, self.response_headers)
+                answer, acks = status, [] if value is None else [value]
+            verdict = exchange.close(answer, tamper(acks), self.now, UNIX + self.now)
+            inbound.close()
+            if verdict is Verdict.DONE:
+                return inbound
+
+
+@pytest.fixture
+def node() -> Callable[..., Node]:
+    """Makes nodes; by default with the one key that all of a test share."""
+
+    def make(**settings: Any) -> Node:
+        return Node(Settings(**{"keys": SECRET, **settings}), registry=REGISTRY)
+
+    return make
+
+
+@pytest.fixture
+def wire(node: Callable[..., Node]) -> Wire:
+    return Wire(node(), node())
+
+
+@pytest.fixture
+def chat() -> Iterator[Scope]:
+    """A session that is current for the test."""
+    with session("chat-42") as scope:
+        yield scope
+
+
+@pytest.fixture(autouse=True)
+def no_default_node() -> Iterator[None]:
+    set_default_node(None)
+    yield
+    set_default_node(None)

@@ -1,0 +1,474 @@
+"""Both sides against each other, without a network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from otelctx.context.current import USAGE_OUTPUT, ContextKey, UpKey, session
+from otelctx.context.scope import Scope
+from otelctx.context.state import Window
+from otelctx.delta.codec import decode_ack, encode_ack, from_header, split_mac, to_header
+from otelctx.delta.messages import Ack, AckKind
+from otelctx.exchange.client import Verdict
+from otelctx.exchange.node import Node
+from otelctx.policy.trust import ACK, Keyring
+
+TIER = ContextKey("exchange.tier", str, visibility="public")
+PROMPT = ContextKey("exchange.prompt", str)
+LOCAL = ContextKey("exchange.local", str, flow="local")
+SPENT = UpKey("exchange.spent", int, rule="sum")
+LEVEL = UpKey("exchange.level", int, rule="max")
+OTHER_SECRET = "1:" + base64.b64encode(b"x" * 32).decode()
+PRIVATE = [(b"cache-control", b"max-age=0, Private")]
+
+
+def ack_of(value: bytes | str) -> Ack:
+    return decode_ack(split_mac(from_header(value))[0])
+
+
+@pytest.fixture
+def aware(wire: Any, chat: Scope) -> Any:
+    """A link that has seen three acks and a state that the callee holds."""
+    PROMPT.set("x" * 200)
+    TIER.set("gold")
+    for _ in range(3):
+        wire.call()
+    wire.kinds.clear()
+    wire.outcomes.clear()
+    wire.runs = 0
+    return wire
+
+
+# which frame goes
+
+
+def test_three_full_then_a_ref_then_a_delta_for_what_changed(wire: Any, chat: Scope) -> None:
+    PROMPT.set("x" * 200)
+    TIER.set("gold")
+    for _ in range(4):
+        wire.call()
+    TIER.set("silver")
+    inbound = wire.call()
+    assert wire.kinds == ["full", "full", "full", "ref", "delta"]
+    assert set(wire.outcomes) == {"accepted"}
+    assert dict(inbound.scope.state) == {
+        "session.id": "chat-42",
+        "exchange.prompt": "x" * 200,
+        "exchange.tier": "silver",
+    }
+    assert inbound.scope.source == "frame"
+
+
+def test_concurrent_first_requests_all_send_full(wire: Any, chat: Scope) -> None:
+    assert [wire.begin().kind for _ in range(5)] == ["full"] * 5
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{"attempt": 1}, {"body": None}, {"body": 65537}, {"method": "CONNECT"}],
+    ids=["second attempt", "stream", "large body", "tunnel"],
+)
+def test_what_could_not_be_repeated_is_sent_in_full(aware: Any, request_: dict[str, Any]) -> None:
+    assert aware.begin().kind == "ref"
+    assert aware.begin(**request_).kind == "full"
+
+
+def test_a_get_is_full_until_its_path_has_acked_one(aware: Any) -> None:
+    aware.response_headers = PRIVATE
+    aware.call(method="GET", path="/models")
+    aware.call(method="GET", path="/models")
+    aware.call(method="GET", path="/other")
+    assert aware.kinds == ["full", "ref", "full"]
+
+
+def test_a_session_starts_with_a_full_on_an_aware_link(aware: Any) -> None:
+    with session("chat-43"):
+        assert aware.begin().kind == "full"
+
+
+def test_without_any_context_there_is_no_frame(wire: Any) -> None:
+    exchange = wire.begin()
+    assert (exchange.headers, exchange.members, exchange.kind) == ([], {}, None)
+    assert exchange.close(200, [], 1.0, 1.0) is Verdict.DONE
+
+
+def test_bound_values_go_out_and_local_ones_stay(wire: Any, chat: Scope) -> None:
+    LOCAL.set("here")
+    with PROMPT.bound("there"):
+        inbound = wire.call()
+    assert dict(inbound.scope.state) == {"session.id": "chat-42", "exchange.prompt": "there"}
+
+
+# who gets it
+
+
+def test_a_host_outside_gets_nothing(wire: Any, chat: Scope) -> None:
+    TIER.set("gold")
+    exchange = wire.begin(host="api.example.com")
+    assert (exchange.allowed, exchange.headers, exchange.members) == (False, [], {})
+    assert wire.begin(host="worker.internal").headers
+
+
+def test_public_keys_go_into_baggage_until_the_origin_has_acked(wire: Any, chat: Scope) -> None:
+    TIER.set("a b+c,ü")
+    PROMPT.set("secret")
+    seen = []
+    for _ in range(4):
+        wire.call()
+        seen.append(wire.client.members)
+    assert seen == [{"exchange.tier": "a%20b%2Bc%2C%C3%BC"}] * 3 + [{}]
+
+
+# what is believed
+
+
+def test_an_unsigned_frame_of_a_stranger_is_ignored(wire: Any, chat: Scope, node: Callable[..., Node]) -> None:
+    wire.caller = node(keys="")
+    inbound = wire.call()
+    assert (inbound.outcome, inbound.reason, dict(inbound.scope.state)) == ("ignored", "untrusted", {})
+    assert (inbound.trusted, inbound.kind, inbound.event) == (False, None, "otelctx.context.rejected")
+    assert inbound.ack("POST", []) is None
+    assert inbound.final_ack() is None
+
+
+def test_an_unsigned_frame_of_a_trusted_address_is_believed(wire: Any, chat: Scope, node: Callable[..., Node]) -> None:
+    wire.caller, wire.callee = node(keys=""), node(keys="", trusted_clients=("127.0.0.1",))
+    SPENT.record(0)
+    inbound = wire.call(lambda scope: scope.record(SPENT.spec, 7))
+    assert (inbound.outcome, inbound.trusted, inbound.client) == ("accepted", True, "127.0.0.1")
+    assert SPENT.get() == 7
+
+
+def test_a_forged_frame_is_ignored_whatever_its_address(wire: Any, chat: Scope, node: Callable[..., Node]) -> None:
+    wire.caller, wire.callee = node(keys=OTHER_SECRET), node(trusted_clients=("127.0.0.1",))
+    inbound = wire.call()
+    assert (inbound.outcome, inbound.reason) == ("ignored", "mac")
+
+
+@pytest.mark.parametrize("lines", [[b"garbage"], [b":AAAA:"], [b"::", b"::"], [b":" + b"A" * 5000 + b":"]])
+def test_rubbish_leaves_the_application_unharmed_and_unanswered(wire: Any, lines: list[bytes]) -> None:
+    inbound = wire.open(lines)
+    assert (inbound.outcome, inbound.scope.source, inbound.scope.incomplete) == ("ignored", "none", False)
+    assert inbound.ack("POST", []) is None
+    assert inbound.reason
+
+
+def test_the_client_behind_a_trusted_proxy_decides(node: Callable[..., Node], wire: Any) -> None:
+    wire.callee = node(keys="", trusted_clients=("10.0.0.0/8",), trusted_proxies=("127.0.0.1",))
+    inside = wire.open([], forwarded="203.0.113.9, 10.1.2.3")
+    outside = wire.open([], forwarded="10.1.2.3, 203.0.113.9")
+    assert (inside.client, inside.trusted) == ("10.1.2.3", True)
+    assert (outside.client, outside.trusted) == ("203.0.113.9", False)
+
+
+# baggage instead of a frame
+
+
+def test_baggage_of_a_trusted_client_is_read_to_its_types(node: Callable[..., Node], wire: Any) -> None:
+    wire.callee = node(trusted_clients=("127.0.0.1",))
+    inbound = wire.open([], baggage="other=1;p=2, exchange.tier=a%20b+c,exchange.prompt=no")
+    assert dict(inbound.scope.state) == {"exchange.tier": "a b+c"}
+    assert inbound.scope.source == "baggage"
+    assert inbound.baggage == "other=1;p=2,exchange.prompt=no"
+
+
+def test_a_strangers_baggage_is_not_read_and_ours_does_not_go_on(wire: Any) -> None:
+    """Else the next hop, which trusts this one, would believe it."""
+    inbound = wire.open([], baggage="exchange.tier=gold,theirs=1")
+    assert (dict(inbound.scope.state), inbound.scope.source, inbound.baggage) == ({}, "none", "theirs=1")
+    assert wire.open([], baggage="exchange.tier=gold").baggage is None
+
+
+def test_with_a_frame_our_members_of_the_baggage_are_ignored(wire: Any, chat: Scope) -> None:
+    TIER.set("gold")
+    lines = [value for _, value in wire.begin().headers]
+    inbound = wire.open(lines, baggage="exchange.tier=lead,theirs=1")
+    assert (inbound.scope.state["exchange.tier"], inbound.baggage) == ("gold", "theirs=1")
+
+
+# bases that are gone
+
+
+def test_a_restarted_callee_refuses_before_the_app_and_gets_it_in_full(aware: Any, node: Callable[..., Node]) -> None:
+    aware.callee = node()
+    inbound = aware.call()
+    assert (aware.kinds, aware.outcomes, aware.runs) == (["ref", "full"], ["refuse", "accepted"], 1)
+    assert inbound.scope.state["exchange.tier"] == "gold"
+    aware.call()
+    assert aware.kinds[-1] == "ref"
+
+
+def test_a_refusal_is_a_412_that_nobody_caches(aware: Any, node: Callable[..., Node]) -> None:
+    aware.callee = node()
+    exchange = aware.begin()
+    inbound = aware.open([value for _, value in exchange.headers])
+    status, headers, body = inbound.refusal()
+    head = dict(headers)
+    ack = ack_of(head[b"otelctx-ack"])
+    assert (status, head[b"cache-control"], inbound.event) == (412, b"no-store", "otelctx.context.resync")
+    assert (ack.kind, ack.reason.name) == (AckKind.NACK, "UNKNOWN_BASE")
+    assert b"full" in body
+    assert inbound.ack("POST", []) is None
+
+
+def test_only_a_refused_exchange_has_a_refusal(wire: Any) -> None:
+    with pytest.raises(ValueError, match="none"):
+        wire.open([]).refusal()
+
+
+def test_the_resend_comes_once(aware: Any, node: Callable[..., Node]) -> None:
+    exchange = aware.begin()
+    aware.callee = node()
+    nack = dict(aware.open([value for _, value in exchange.headers]).refusal()[1])[b"otelctx-ack"]
+    assert exchange.close(412, [nack], aware.now, 1_800_000_000.0 + aware.now) is Verdict.RESEND
+    assert exchange.kind == "full"
+    assert exchange.close(412, [nack], aware.now, 1_800_000_000.0 + aware.now) is Verdict.DONE
+
+
+def test_where_the_operator_says_proceed_the_app_runs_flagged(aware: Any, node: Callable[..., Node]) -> None:
+    aware.callee = node(on_unknown_base="proceed")
+    inbound = aware.call()
+    assert (aware.outcomes, aware.runs) == (["run"], 1)
+    assert (inbound.scope.source, inbound.scope.incomplete) == ("none", True)
+    assert (inbound.event, inbound.ack_kind) == ("otelctx.context.proceeded", "nack")
+    assert aware.client.lost is True
+    aware.call()
+    assert aware.kinds[-1] == "full"
+
+
+def test_a_header_too_large_is_taken_off_for_one_retry(wire: Any, chat: Scope) -> None:
+    TIER.set("gold")
+    exchange = wire.begin()
+    assert exchange.close(431, [], 1.0, 1.0) is Verdict.RESEND
+    assert (exchange.headers, exchange.members, exchange.kind) == ([], {}, None)
+    assert exchange.close(200, [], 1.0, 1.0) is Verdict.DONE
+    assert wire.begin().headers == []
+
+
+# what comes back
+
+
+def test_up_values_and_window_come_back_in_the_head(wire: Any, chat: Scope) -> None:
+    def app(scope: Scope) -> None:
+        scope.record(SPENT.spec, 40)
+        scope.record(LEVEL.spec, 3)
+        scope.report(Window(used=10, limit=100, version=1))
+
+    wire.call(app)
+    wire.call(lambda scope: scope.record(SPENT.spec, 2))
+    assert (SPENT.get(), LEVEL.get(), chat.window) == (42, 3, Window(used=10, limit=100, version=1))
+
+
+def test_it_goes_into_the_scope_that_was_current_at_the_beginning(wire: Any, chat: Scope) -> None:
+    exchange = wire.begin()
+    inbound = wire.open([value for _, value in exchange.headers])
+    inbound.scope.record(SPENT.spec, 5)
+    with session("another"):
+        exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+        assert SPENT.get() == 0
+    assert SPENT.get() == 5
+
+
+def test_an_older_window_report_does_not_replace_a_newer_one(wire: Any, chat: Scope) -> None:
+    chat.report(Window(used=50, limit=100, version=5))
+    wire.call(lambda scope: scope.report(Window(used=10, limit=100, version=4)))
+    assert chat.window is not None
+    assert chat.window.used == 50
+
+
+def test_an_ack_is_counted_once_however_often_it_is_served(wire: Any, chat: Scope) -> None:
+    """A cache, or a proxy that retries, serves the same response again."""
+    served: list[bytes | str] = []
+    wire.call(lambda scope: scope.record(SPENT.spec, 5), tamper=lambda acks: served.extend(acks) or acks)
+    for _ in range(3):
+        exchange = wire.begin()
+        exchange.close(200, served, 1.0, 1_800_000_100.0)
+        assert exchange.ack_kind == "ack"
+    assert SPENT.get() == 5
+
+
+def test_a_sum_without_an_event_id_is_not_counted(wire: Any, chat: Scope) -> None:
+    def anonymous(acks: list[bytes | str]) -> list[bytes | str]:
+        from dataclasses import replace
+
+        body = encode_ack(replace(ack_of(acks[0]), event=0), signed=True)
+        return [to_header(body + wire.callee.keyring.sign(ACK, body, 1_800_000_100.0))]
+
+    def app(scope: Scope) -> None:
+        scope.record(SPENT.spec, 5)
+        scope.record(LEVEL.spec, 2)
+
+    wire.call(app, tamper=anonymous)
+    assert (SPENT.get(), LEVEL.get()) == (0, 2)
+
+
+def test_an_ack_of_another_exchange_is_ignored(wire: Any, chat: Scope) -> None:
+    stolen: list[bytes | str] = []
+    wire.call(lambda scope: scope.record(SPENT.spec, 5), tamper=lambda acks: stolen.extend(acks) or [])
+    TIER.set("silver")
+    exchange = wire.begin()
+    exchange.close(200, stolen, 1.0, 1_800_000_100.0)
+    assert (SPENT.get(), exchange.ack_kind) == (0, None)
+
+
+@pytest.mark.parametrize("how", ["forged", "unsigned", "twice", "long", "rubbish"])
+def test_an_ack_that_is_not_proven_is_ignored(wire: Any, chat: Scope, how: str) -> None:
+    def tamper(acks: list[bytes | str]) -> list[bytes | str]:
+        body = split_mac(from_header(acks[0]))[0]
+        forged = body + Keyring.parse(OTHER_SECRET).sign(ACK, body, 1_800_000_100.0)
+        return {
+            "forged": [to_header(forged)],
+            "unsigned": [to_header(body)],
+            "twice": [acks[0], acks[0]],
+            "long": [acks[0].decode() + " " * 600 if isinstance(acks[0], bytes) else acks[0]],
+            "rubbish": [":!:"],
+        }[how]
+
+    wire.call(lambda scope: scope.record(SPENT.spec, 5), tamper=tamper)
+    assert (SPENT.get(), wire.client.ack_kind) == (0, None)
+
+
+def test_what_is_not_declared_as_up_here_is_ignored(wire: Any, chat: Scope) -> None:
+    """The callee may not set the caller's down keys, nor values of another type."""
+    from otelctx.context.keys import KeySpec
+
+    def app(scope: Scope) -> None:
+        scope.record(KeySpec("exchange.tier", str, "up", "internal", "last"), "lead")
+        scope.record(KeySpec("exchange.spent", bool, "up", "internal", "any"), True)
+        scope.record(LEVEL.spec, 1)
+
+    wire.call(app)
+    assert (chat.up("exchange.tier"), SPENT.get(), LEVEL.get()) == (None, 0, 1)
+    assert TIER.get() is None
+
+
+def test_what_comes_after_the_scope_has_ended_is_counted_as_late(wire: Any) -> None:
+    with session("gone") as scope:
+        exchange = wire.begin()
+    inbound = wire.open([value for _, value in exchange.headers])
+    inbound.scope.record(SPENT.spec, 5)
+    exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+    assert (exchange.late, scope.up("exchange.spent")) == (True, None)
+
+
+# where an ack may ride
+
+
+@pytest.mark.parametrize(
+    ("method", "cache_control", "carried"),
+    [
+        ("POST", None, True),
+        ("GET", None, False),
+        ("HEAD", b"public, max-age=60", False),
+        ("GET", b"no-store", True),
+        ("GET", b"Max-Age=3, PRIVATE", True),
+        ("GET", b'private="set-cookie"', False),
+    ],
+)
+def test_no_ack_on_what_a_shared_cache_may_keep(
+    wire: Any, chat: Scope, method: str, cache_control: bytes | None, carried: bool
+) -> None:
+    inbound = wire.open([value for _, value in wire.begin().headers], method=method)
+    headers = [] if cache_control is None else [(b"Cache-Control", cache_control)]
+    assert (inbound.ack(method, headers) is not None) is carried
+
+
+def test_an_ack_fits_the_head_and_what_does_not_fit_comes_next(wire: Any, chat: Scope) -> None:
+    keys = [UpKey(f"exchange.big.{n:02d}", str, rule="last") for n in range(8)]
+
+    def app(scope: Scope) -> None:
+        for key in keys:
+            scope.record(key.spec, key.spec.name[-2:] * 50)
+
+    sizes: list[int] = []
+    wire.call(app, tamper=lambda acks: sizes.append(len(acks[0])) or acks)
+    assert keys[0].get() is not None
+    assert keys[7].get() is None
+    for _ in range(4):
+        wire.call(tamper=lambda acks: sizes.append(len(acks[0])) or acks)
+    assert [key.get() for key in keys] == [key.spec.name[-2:] * 50 for key in keys]
+    assert max(sizes) <= 512
+
+
+def test_an_unaware_origin_changes_nothing(wire: Any, chat: Scope) -> None:
+    for _ in range(5):
+        exchange = wire.begin()
+        assert exchange.close(200, [], 1.0, 1.0) is Verdict.DONE
+        assert (exchange.kind, exchange.lost, exchange.ack_kind) == ("full", False, None)
+
+
+# what comes after the head
+
+
+def test_what_a_stream_records_comes_with_the_sessions_next_ack(wire: Any, chat: Scope) -> None:
+    exchange = wire.begin()
+    inbound = wire.open([value for _, value in exchange.headers])
+    exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+    inbound.scope.record(USAGE_OUTPUT.spec, 64)
+    inbound.scope.report(Window(used=9, limit=10, version=2))
+    inbound.close()
+    inbound.close()
+    assert (USAGE_OUTPUT.get(), chat.window) == (0, None)
+    with session("another"):
+        wire.call()
+        assert USAGE_OUTPUT.get() == 0
+    wire.call(lambda scope: scope.record(USAGE_OUTPUT.spec, 6))
+    assert (USAGE_OUTPUT.get(), chat.window) == (70, Window(used=9, limit=10, version=2))
+    wire.call()
+    assert USAGE_OUTPUT.get() == 70
+
+
+def test_a_final_ack_and_the_next_one_count_once_for_who_reads_both(wire: Any, chat: Scope) -> None:
+    def stream(reads_the_end: bool) -> None:
+        exchange = wire.begin()
+        inbound = wire.open([value for _, value in exchange.headers])
+        exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+        inbound.scope.record(SPENT.spec, 64)
+        last = inbound.final_ack()
+        inbound.close()
+        assert last is not None
+        assert ack_of(last).final is True
+        if reads_the_end:
+            exchange.close(200, [last], 1.0, 1_800_000_100.0)
+
+    stream(reads_the_end=True)
+    assert SPENT.get() == 64
+    wire.call()
+    assert SPENT.get() == 64
+    stream(reads_the_end=False)
+    wire.call(lambda scope: scope.record(SPENT.spec, 1))
+    assert SPENT.get() == 65  # its own first: a batch that was shown is never mixed with others
+    wire.call()
+    assert SPENT.get() == 129
+
+
+def test_what_a_get_could_not_carry_is_not_lost(wire: Any, chat: Scope) -> None:
+    wire.call(lambda scope: scope.record(SPENT.spec, 5), method="GET")
+    assert SPENT.get() == 0
+    wire.call()
+    assert SPENT.get() == 5
+
+
+def test_usage_goes_up_two_hops(node: Callable[..., Node], wire: Any, chat: Scope) -> None:
+    """The service in the middle adds what it used itself to what its callee did."""
+    from opentelemetry.context import Context
+
+    from otelctx.context.current import attach, detach
+
+    behind = type(wire)(wire.callee, node())
+
+    def middle(scope: Scope) -> None:
+        tokens = attach(Context(), scope)
+        try:
+            SPENT.record(1)
+            behind.call(lambda worker: worker.record(SPENT.spec, 100))
+        finally:
+            detach(tokens)
+
+    wire.call(middle)
+    wire.call(middle)
+    assert SPENT.get() == 202
