@@ -52,7 +52,7 @@ class Truncate:
 @dataclass(frozen=True, slots=True)
 class Reject:
     """The turn can't be served. ``prompt`` is its exact length, ``allowed`` the output that was possible (0 or less:
-    none).
+    none), ``needed`` the room for output that it had to leave: ``prompt + needed > limit``.
     """
 
     prompt: int
@@ -60,22 +60,30 @@ class Reject:
     requested: int | None
     allowed: int
     mode: Mode
+    needed: int = MIN_OUTPUT
+    reason: str = "window"
+    action: str = "reject"
 
     def error(self, param: str = "messages") -> TokenLimitExceeded:
         """The error with exact numbers, in the words that clients and routers look for."""
-        return too_long(self.limit, self.mode, self.requested, {"n_prompt_tokens": self.prompt}, param)
+        return too_long(self.limit, self.mode, self.requested, {"n_prompt_tokens": self.prompt}, param, self.needed)
 
 
 def too_long(
-    window: int, mode: Mode, requested: int | None, prompt: dict[str, Any], param: str = "messages"
+    window: int,
+    mode: Mode,
+    requested: int | None,
+    prompt: dict[str, Any],
+    param: str = "messages",
+    needed: int = MIN_OUTPUT,
 ) -> TokenLimitExceeded:
     """:class:`~otelctx.errors.TokenLimitExceeded` for a prompt of ``{"n_prompt_tokens": n}`` or
-    ``{"n_prompt_tokens_at_least": n}`` tokens."""
+    ``{"n_prompt_tokens_at_least": n}`` tokens that had to leave room for ``needed`` tokens of output."""
     ((kind, count),) = prompt.items()
     about = "at least " if kind.endswith("at_least") else ""
     return TokenLimitExceeded(
         f"This model's maximum context length is {window} tokens. Your messages have {about}{count} tokens and "
-        f"{MIN_OUTPUT} are needed for an answer. Please shorten the messages.",
+        f"{needed} are needed for an answer. Please shorten the messages.",
         param=param,
         max_context=window,
         max_new_tokens_requested=requested,
@@ -100,27 +108,24 @@ def plan(
     this turn adds, the opening of the answer included; ``max_tokens``: as the request has it, ``None`` for no limit of
     its own.
 
-    ``reject`` refuses what does not fit with its reserve; ``turns`` drops the oldest exchanges whole, and once it
-    must, drops on down to 3/4 of the window, so that the cut does not move with every turn. Only a turn whose own text
-    leaves less than 16 tokens for an answer is refused by ``turns``.
+    With exchanges in the window, ``reject`` refuses what does not fit with its reserve; ``turns`` drops the oldest
+    exchanges whole, and once it must, drops on down to 3/4 of the window, so that the cut does not move with every
+    turn. Without exchanges, or once all are dropped, nothing more can be had: then the reserve is only a wish, and a
+    turn is too long if its own text leaves less than 16 tokens for an answer (fewer, if it asks for fewer).
     """
     kept = sum(turns)
     prompt = pinned + kept + new
     reserve = reserve_for(max_tokens, window)
-    hard = pinned + new + min(reserve, MIN_OUTPUT) > window
-    if prompt + reserve <= window:
-        return Fits(prompt, _output(max_tokens, window - prompt))
-    # Without exchanges to drop the reserve is only a wish: the hard limit decides.
-    if not hard and not kept:
+    least = min(reserve, MIN_OUTPUT)
+    hard = pinned + new + least > window
+    if prompt + reserve <= window or (not kept and not hard):
         return Fits(prompt, _output(max_tokens, window - prompt))
     if hard or mode == "reject":
-        return Reject(prompt, window, max_tokens, window - prompt, mode)
-    goal = min(window * 3 // 4, window - reserve)
-    dropped, count = kept, len(turns)
-    for at, gone in enumerate(accumulate(turns), 1):
-        if prompt - gone <= goal:
-            dropped, count = gone, at
-            break
+        return Reject(prompt, window, max_tokens, window - prompt, mode, least if hard else reserve)
+    goal = window * 3 // 4  # with any reserve: that is a quarter at most
+    gone = list(accumulate(turns))
+    count = next((n for n, dropped in enumerate(gone, 1) if prompt - dropped <= goal), len(gone))
+    dropped = gone[count - 1]
     after = prompt - dropped
     return Truncate(count, dropped, prompt, after, window, _output(max_tokens, window - after))
 

@@ -9,9 +9,9 @@ round-robin by chunk. Turns wait in a bounded queue until a row is free.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from otelctx.errors import Overloaded
+from otelctx.errors import ConfigError, Overloaded
 
 __all__ = ["Limits", "Scheduler", "Work"]
 
@@ -25,6 +25,12 @@ class Limits:
     queue: int = 256
     chunk: int = 64
     idle_chunk: int = 512
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value, least = getattr(self, limit.name), 0 if limit.name == "queue" else 1
+            if value < least:
+                raise ConfigError(f"scheduler: {limit.name} must be at least {least}, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +50,19 @@ class _Prefill:
 
 
 class Scheduler:
-    """Turns are known by number. ``submit`` → ``admit`` when a row is free → ``step`` … → ``finish``; ``finish`` also
-    cancels.
+    """Turns are known by number. ``submit`` → ``admit`` when a row is free → ``start`` → ``step``, ``fed`` … →
+    ``finish``; ``finish`` also cancels, in any state.
+
+    A turn has its row from ``admit`` to ``finish``. Between ``step`` and ``fed`` nothing has happened yet: a step that
+    failed is asked for again, and what was finished or started meanwhile is left out of ``fed``.
     """
 
-    __slots__ = ("_decoding", "_limits", "_prefilling", "_waiting")
+    __slots__ = ("_admitted", "_decoding", "_limits", "_prefilling", "_waiting")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._waiting: deque[int] = deque()
+        self._admitted: set[int] = set()  # have a row and have not started yet
         self._prefilling: OrderedDict[int, _Prefill] = OrderedDict()
         self._decoding: OrderedDict[int, None] = OrderedDict()
 
@@ -62,7 +72,8 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        return len(self._prefilling) + len(self._decoding)
+        """Turns that have a row."""
+        return len(self._admitted) + len(self._prefilling) + len(self._decoding)
 
     @property
     def idle(self) -> bool:
@@ -80,12 +91,19 @@ class Scheduler:
         """The turn that has waited longest, if a row is free; the caller then says by :meth:`start` what it feeds."""
         if not self._waiting or self.running >= self._limits.rows:
             return None
-        return self._waiting.popleft()
+        turn = self._waiting.popleft()
+        self._admitted.add(turn)
+        return turn
 
     def start(self, turn: int, start: int, end: int) -> None:
-        """Prefill prompt positions ``[start, end)`` of an admitted turn; at least one."""
+        """Prefill prompt positions ``[start, end)``, at least one, of a turn that has a row; also once more of one that
+        has started already, if its KV was lost."""
         if not 0 <= start < end:
             raise ValueError(f"nothing to prefill in [{start}, {end})")
+        if turn not in self._admitted and turn not in self._prefilling and turn not in self._decoding:
+            raise ValueError(f"turn {turn} has no row")
+        self._admitted.discard(turn)
+        self._decoding.pop(turn, None)
         self._prefilling[turn] = _Prefill(start, end)
 
     def step(self) -> list[Work]:
@@ -120,6 +138,7 @@ class Scheduler:
 
     def finish(self, turn: int) -> None:
         """Forget a turn, in whichever state it is. Unknown turns are left alone: a cancel may come twice."""
+        self._admitted.discard(turn)
         self._prefilling.pop(turn, None)
         self._decoding.pop(turn, None)
         if turn in self._waiting:

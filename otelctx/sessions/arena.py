@@ -2,6 +2,9 @@
 
 A page has a reference count: a window holds one reference, an open view another. A page that nobody refers to is
 zeroed at once, so that a mistake elsewhere reads zeros and never another session's tokens.
+
+One thread allocates. Any thread may release a page that only it refers to: the page is free for others after it has
+been zeroed, not before.
 """
 
 from __future__ import annotations

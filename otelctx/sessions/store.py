@@ -1,7 +1,12 @@
 """Sessions in memory: found by id, checked by owner, leased to one turn at a time.
 
 A lease pins its session until it is released, or until its deadline, when the sweeper takes it back: a turn that never
-ends must not keep a session for ever. What a reclaimed lease's holder does later is ignored.
+ends must not keep a session for ever. What a reclaimed lease's holder does later is ignored. Turns that wait pin the
+session too, and the lease passes from the turn that ends to the one first in line with nobody in between; so a session
+can't expire, be pushed out or be deleted under a turn that was promised it.
+
+A session stays from its first commit on: one whose first turn was refused or cancelled is forgotten with its lease, or
+refused turns would push conversations out of a full store.
 
 The store belongs to one event loop. It keeps no clock of its own and does no telemetry: it calls ``on_lookup`` with
 ``hit`` or ``miss``, and returns what has expired.
@@ -10,15 +15,15 @@ The store belongs to one event loop. It keeps no clock of its own and does no te
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import TracebackType
 
-from otelctx.errors import Overloaded, SessionBusy, SessionNotFound
+from otelctx.errors import ConfigError, Overloaded, SessionBusy, SessionNotFound
 from otelctx.sessions.arena import Arena
 from otelctx.sessions.expiry import due, oldest_idle
-from otelctx.sessions.record import SessionRecord
+from otelctx.sessions.record import Ended, SessionRecord
 from otelctx.sessions.window import TokenWindow
 
 __all__ = ["Lease", "Limits", "SessionStore"]
@@ -26,13 +31,22 @@ __all__ = ["Lease", "Limits", "SessionStore"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. ``window`` is the tokens each session may keep; ``sessions`` the number kept at once."""
+    """Times in seconds. ``window`` is the tokens each session may keep, ``sessions`` the number kept at once and
+    ``waiters`` the turns that may wait for one session.
+    """
 
     window: int
     sessions: int = 10_000
     idle: float = 3600.0
     wait: float = 30.0
     lease: float = 600.0
+    waiters: int = 32
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value, least = getattr(self, limit.name), 1 if limit.name in ("window", "sessions") else 0
+            if value < least:
+                raise ConfigError(f"sessions: {limit.name} must be at least {least}, not {value}")
 
 
 class Lease:
@@ -53,7 +67,8 @@ class Lease:
         return self.record.window
 
     def release(self) -> None:
-        """Give the session to the next waiter, or to nobody. Must be called on the store's event loop."""
+        """Give the session to the next waiter, or to nobody. Must be called on the store's event loop, after the
+        turn's commit or rollback."""
         self._store._release(self)
 
     async def __aenter__(self) -> Lease:
@@ -80,10 +95,11 @@ class SessionStore:
         self._limits = limits
         self._clock = clock
         self._on_lookup = on_lookup
-        self._records: dict[str, SessionRecord] = {}
+        self._records: OrderedDict[str, SessionRecord] = OrderedDict()  # least recently used first
         self._held: dict[str, Lease] = {}
-        self._waiters: dict[str, deque[asyncio.Future[None]]] = {}
-        self._promised: set[str] = set()
+        self._waiters: dict[str, deque[asyncio.Future[Lease]]] = {}
+        self._pushed_out: deque[SessionRecord] = deque(maxlen=limits.sessions)
+        self._generation = 0
 
     @property
     def sessions(self) -> int:
@@ -108,108 +124,121 @@ class SessionStore:
         :class:`~otelctx.errors.SessionNotFound`, :class:`~otelctx.errors.SessionBusy` or
         :class:`~otelctx.errors.Overloaded`.
         """
-        found = self._records.get(session_id)
-        self._on_lookup("miss" if found is None else "hit")
-        if found is not None:
-            self.get(session_id, owner)
-        elif not create:
-            raise SessionNotFound(f"there is no session {session_id!r}", param="session")
-        if session_id in self._held or session_id in self._promised or session_id in self._waiters:
-            await self._wait(session_id, self._limits.wait if wait is None else wait)
-            self._promised.discard(session_id)
-        try:
-            record = self._after_waiting(session_id, owner, create)
-        except BaseException:
-            self._wake(session_id)
-            raise
-        now = self._clock()
-        record.leases += 1
-        record.used = now
-        lease = Lease(self, record, now + self._limits.lease)
-        self._held[session_id] = lease
-        return lease
+        known = self._records.get(session_id)
+        self._on_lookup("hit" if known is not None and known.owner == owner else "miss")
+        if known is None and create:
+            record = self._create(session_id, owner)
+        else:
+            record = self.get(session_id, owner)
+        if record.leases:
+            return await self._wait(record, self._limits.wait if wait is None else wait)
+        record.leases = 1
+        return self._grant(record)
 
     def delete(self, session_id: str, owner: str) -> None:
         """Forget a session and free its pages. Raises :class:`~otelctx.errors.SessionNotFound` or ``SessionBusy``."""
         record = self.get(session_id, owner)
         if record.leases:
             raise SessionBusy(f"session {session_id!r} is running a turn; delete it afterwards", param="session")
-        self._forget(record)
+        self._forget(record, "deleted")
 
     def sweep(self) -> list[SessionRecord]:
-        """Take back leases over their deadline, then expire sessions; returns the expired, their pages freed
-        already.
+        """Take back leases over their deadline, then expire sessions.
+
+        Returns those that have left since the last sweep, expired (``ended`` is ``idle``) or pushed out by others in a
+        full store (``capacity``); their pages are free already.
         """
         now = self._clock()
         for lease in [held for held in self._held.values() if now > held.deadline]:
-            lease.release()
+            # Whoever held it may be at work on another thread: its transaction ends there, and counts for nothing.
+            lease.window.void()
+            self._pass_on(lease)
         gone = due(self._records.values(), self._limits.idle, now)
         for record in gone:
-            self._forget(record)
+            self._forget(record, "idle")
+        gone = [*self._pushed_out, *gone]
+        self._pushed_out.clear()
         return gone
-
-    def _after_waiting(self, session_id: str, owner: str, create: bool) -> SessionRecord:
-        # It may have been deleted or have expired meanwhile, and even made anew by somebody else.
-        if session_id in self._records or not create:
-            return self.get(session_id, owner)
-        return self._create(session_id, owner)
 
     def _create(self, session_id: str, owner: str) -> SessionRecord:
         if len(self._records) >= self._limits.sessions:
             victim = oldest_idle(self._records.values())
             if victim is None:
                 raise Overloaded(f"{len(self._records)} sessions are all busy; try again later")
-            self._forget(victim)
+            self._forget(victim, "capacity")
+            self._pushed_out.append(victim)
         now = self._clock()
-        record = SessionRecord(session_id, owner, TokenWindow(self._arena, self._limits.window), now, now)
+        self._generation += 1
+        window = TokenWindow(self._arena, self._limits.window)
+        record = SessionRecord(session_id, owner, window, now, now, self._generation)
         self._records[session_id] = record
         return record
 
-    def _forget(self, record: SessionRecord) -> None:
+    def _forget(self, record: SessionRecord, why: Ended) -> None:
         del self._records[record.session_id]
+        record.ended = why
         record.window.release()
 
-    async def _wait(self, session_id: str, wait: float) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(session_id, deque()).append(waiter)
-        try:
-            async with asyncio.timeout(wait):
-                await waiter
-        except BaseException as exc:
-            if waiter.done() and not waiter.cancelled():
-                # Promised and given up in the same moment: the session goes to the next in line.
-                self._promised.discard(session_id)
-                self._wake(session_id)
-            else:
-                self._leave(session_id, waiter)
-            if isinstance(exc, TimeoutError):
-                raise SessionBusy(
-                    f"session {session_id!r} is running another turn; it did not end within {wait:g} s", param="session"
-                ) from None
-            raise
+    def _grant(self, record: SessionRecord) -> Lease:
+        """A new lease; ``record.leases`` counts its holder already."""
+        record.used = self._clock()
+        self._records.move_to_end(record.session_id)
+        lease = self._held[record.session_id] = Lease(self, record, record.used + self._limits.lease)
+        return lease
 
-    def _leave(self, session_id: str, waiter: asyncio.Future[None]) -> None:
-        queue = self._waiters[session_id]
+    async def _wait(self, record: SessionRecord, wait: float) -> Lease:
+        # One of the leases is the holder's.
+        if record.leases > self._limits.waiters:
+            raise SessionBusy(
+                f"{record.leases - 1} turns wait for session {record.session_id!r} already", param="session"
+            )
+        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(record.session_id, deque()).append(waiter)
+        record.leases += 1
+        try:
+            await asyncio.wait((waiter,), timeout=wait)
+        except BaseException:
+            if waiter.done():  # cancelled in the very moment in which the lease came: it goes to the next in line
+                waiter.result().release()
+            else:
+                self._give_up(record, waiter)
+            raise
+        if waiter.done():
+            return waiter.result()
+        self._give_up(record, waiter)
+        raise SessionBusy(
+            f"session {record.session_id!r} is running another turn; it did not end within {wait:g} s", param="session"
+        )
+
+    def _give_up(self, record: SessionRecord, waiter: asyncio.Future[Lease]) -> None:
+        record.leases -= 1
+        self._leave(record, waiter)
+
+    def _leave(self, record: SessionRecord, waiter: asyncio.Future[Lease]) -> None:
+        queue = self._waiters[record.session_id]
         queue.remove(waiter)
         if not queue:
-            del self._waiters[session_id]
-
-    def _wake(self, session_id: str) -> None:
-        """Promise a free session to the waiter first in line. Until that one runs, nobody else may take it."""
-        queue = self._waiters.get(session_id)
-        if queue and session_id not in self._held and session_id not in self._promised:
-            waiter = queue[0]
-            self._leave(session_id, waiter)
-            self._promised.add(session_id)
-            waiter.set_result(None)
+            del self._waiters[record.session_id]
 
     def _release(self, lease: Lease) -> None:
         if lease.released:
             return
-        lease.released = True
+        self._pass_on(lease)
         record = lease.record
+        if record.leases == 0 and record.window.version == 0:
+            self._forget(record, "unused")
+
+    def _pass_on(self, lease: Lease) -> None:
+        """The lease is over: the first waiter has the next, and its place among ``record.leases`` stays its own."""
+        record = lease.record
+        lease.released = True
         record.leases -= 1
-        record.used = self._clock()
-        if self._held.get(record.session_id) is lease:
-            del self._held[record.session_id]
-        self._wake(record.session_id)
+        del self._held[record.session_id]
+        queue = self._waiters.get(record.session_id)
+        if queue:
+            waiter = queue[0]
+            self._leave(record, waiter)
+            waiter.set_result(self._grant(record))
+        else:
+            record.used = self._clock()
+            self._records.move_to_end(record.session_id)

@@ -8,18 +8,18 @@ tail)``:
 
 Everything is changed inside a transaction. Pages that are evicted in one stay untouched until it commits, and what is
 appended lies behind the old tail, so that a rollback restores the tokens bit for bit. Starting a transaction makes an
-older one stale.
+older one stale, and so does :meth:`TokenWindow.void`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from otelctx.errors import ArenaExhausted, StaleView, TokenLimitExceeded, VersionConflict
+from otelctx.errors import StaleView, TokenLimitExceeded, VersionConflict
 from otelctx.sessions.arena import PAGE, Arena, Tokens, pages_for
 
 __all__ = ["TokenWindow", "Tx", "View"]
@@ -37,39 +37,72 @@ class Tx:
 
 
 class View:
-    """Zero-copy slices of a window's kept tokens, good until its ``with`` block ends."""
+    """Zero-copy slices of a window's kept tokens, good inside its ``with`` block only."""
 
-    __slots__ = ("_open", "_parts")
+    __slots__ = ("_arena", "_pages", "_parts", "_window")
 
-    def __init__(self, parts: list[Tokens]) -> None:
-        self._parts = parts
-        self._open = True
+    def __init__(self, window: TokenWindow, arena: Arena) -> None:
+        self._window = window
+        self._arena = arena
+        self._pages: list[int] = []
+        self._parts: list[Tokens] | None = None
+
+    def __enter__(self) -> View:
+        self._pages, self._parts = self._window._kept_slices()
+        for page in self._pages:
+            self._arena.retain(page)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parts = None
+        for page in self._pages:
+            self._arena.release(page)
 
     def __iter__(self) -> Iterator[Tokens]:
-        """Read-only int32 slices in order. Raises :class:`~otelctx.errors.StaleView` after the block."""
-        if not self._open:
-            raise StaleView("this view's block has ended; its pages may hold another session's tokens by now")
-        return iter(self._parts)
+        """Read-only int32 slices in order; copy what is to outlive the block. Raises
+        :class:`~otelctx.errors.StaleView` after the block, also in the middle of an iteration."""
+        for index in range(len(self._open())):
+            yield self._open()[index]
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self)
+        """Number of tokens."""
+        return sum(len(part) for part in self._open())
 
-    def close(self) -> None:
-        self._open = False
-        self._parts = []
+    def _open(self) -> list[Tokens]:
+        if self._parts is None:
+            raise StaleView("used outside of its block, where a view's pages may hold another session's tokens")
+        return self._parts
 
 
 class TokenWindow:
-    """At most ``limit`` kept tokens. Not thread-safe: from lease to release one thread owns it."""
+    """At most ``limit`` kept tokens. Not thread-safe: from lease to release one thread owns it.
 
-    __slots__ = ("_arena", "_epoch", "_held", "_pages", "_tx", "head", "limit", "marks", "pinned", "tail", "version")
+    Only :meth:`void` may come from elsewhere. It touches no page: what a holder does in that moment ends well, and
+    nothing that it does afterwards counts.
+    """
+
+    __slots__ = (
+        "_arena",
+        "_epoch",
+        "_held",
+        "_pages",
+        "_released",
+        "_tx",
+        "head",
+        "limit",
+        "marks",
+        "pinned",
+        "tail",
+        "version",
+    )
 
     def __init__(self, arena: Arena, limit: int) -> None:
         self._arena = arena
         self._pages: dict[int, int] = {}  # logical page → page of the arena
-        self._held: list[int] = []  # evicted in the open transaction
+        self._held: dict[int, int] = {}  # the same, of those evicted in the open transaction
         self._epoch = 0
         self._tx: Tx | None = None
+        self._released = False
         self.limit = limit
         self.head = 0
         self.tail = 0
@@ -93,34 +126,26 @@ class TokenWindow:
 
     @property
     def turns(self) -> list[int]:
-        """Tokens of each kept exchange, oldest first."""
-        ends = (*self.marks[1:], self.tail)
-        return [end - start for start, end in zip(self.marks, ends, strict=True)] if self.marks else []
+        """Tokens of each kept exchange, oldest first: their sum is ``kept − pinned``. What was appended before the
+        first mark counts as one exchange."""
+        return [end - start for start, end in pairwise((*self._starts(), self.tail))]
 
     def tokens(self) -> Tokens:
         """A copy of the kept tokens: int32, shape [kept]."""
         with self.view() as view:
-            parts = list(view)
-            return np.concatenate(parts) if parts else np.empty(0, np.int32)
+            return np.concatenate([np.empty(0, np.int32), *view])
 
-    @contextmanager
-    def view(self) -> Iterator[View]:
-        """Slices of the kept tokens without a copy. Their pages are not reused before the block ends."""
-        pages = list(self._pages.values())
-        for page in pages:
-            self._arena.retain(page)
-        view = View([*self._slices(0, self.pinned), *self._slices(self.head, self.tail)])
-        try:
-            yield view
-        finally:
-            view.close()
-            for page in pages:
-                self._arena.release(page)
+    def view(self) -> View:
+        """Slices of the kept tokens without a copy: ``with window.view() as view: for part in view: …``. Their pages
+        are not reused before the block ends. Raises :class:`~otelctx.errors.StaleView` once the window is released."""
+        return View(self, self._arena)
 
     # transactions
 
     def begin(self) -> Tx:
         """Start a transaction; one that is still open is rolled back first."""
+        if self._released:
+            raise VersionConflict("this window was released: its session has ended")
         if self._tx is not None:
             self.rollback(self._tx)
         self._epoch += 1
@@ -128,10 +153,14 @@ class TokenWindow:
         return self._tx
 
     def append(self, tx: Tx, ids: Sequence[int] | Tokens) -> None:
-        """Append tokens. Raises :class:`~otelctx.errors.TokenLimitExceeded` over the limit and
-        :class:`~otelctx.errors.ArenaExhausted` without pages; the window is then as before the call."""
+        """Append tokens: ids that fit into int32, or an int32 array of shape [n].
+
+        Raises :class:`~otelctx.errors.TokenLimitExceeded` over the limit and
+        :class:`~otelctx.errors.ArenaExhausted` without pages; the window is then as before the call.
+        """
         self._check(tx)
-        tokens = np.asarray(ids, np.int32)
+        # An array of wider integers would be cut to 32 bits without a word, a list of them would not.
+        tokens = ids.astype(np.int32, casting="safe", copy=False) if isinstance(ids, np.ndarray) else _int32(ids)
         if self.kept + len(tokens) > self.limit:
             raise TokenLimitExceeded(
                 f"{self.kept} tokens kept and {len(tokens)} new exceed this window's maximum context length "
@@ -139,9 +168,8 @@ class TokenWindow:
                 max_context=self.limit,
             )
         wanted = range(pages_for(self.tail), pages_for(self.tail + len(tokens)))
-        if not self._arena.can_allocate(len(wanted)):
-            raise ArenaExhausted(f"{len(wanted)} more pages wanted, {self._arena.free_pages} free")
-        self._pages.update(zip(wanted, self._arena.allocate(len(wanted)), strict=True))
+        if wanted:
+            self._pages.update(zip(wanted, self._arena.allocate(len(wanted)), strict=True))
         done = 0
         while done < len(tokens):
             at = (self.tail + done) % PAGE
@@ -153,35 +181,37 @@ class TokenWindow:
     def pin(self, tx: Tx, n: int) -> None:
         """Pin the first ``n`` tokens for good. Once, before any eviction or exchange."""
         self._check(tx)
-        if self.pinned or self.head or self.marks or n > self.tail:
+        if self.pinned or self.head or self.marks or not 0 <= n <= self.tail:
             raise ValueError("a window is pinned once, over tokens it has, before its first exchange")
         self.pinned = self.head = n
 
     def mark_turn(self, tx: Tx) -> None:
-        """An exchange starts at the tail."""
+        """An exchange starts at the tail. An exchange that has no tokens yet is not started twice."""
         self._check(tx)
-        self.marks = (*self.marks, self.tail)
+        if self.tail not in self.marks[-1:]:
+            self.marks = (*self.marks, self.tail)
 
     def evict_turns(self, tx: Tx, count: int) -> int:
-        """Evict the ``count`` oldest exchanges whole. Returns the number of tokens."""
+        """Evict the ``count`` oldest of :attr:`turns` whole. Returns the number of tokens."""
         self._check(tx)
-        if not 0 <= count <= len(self.marks):
-            raise ValueError(f"{count} exchanges of {len(self.marks)}")
-        rest = self.marks[count:]
+        starts = self._starts()
+        if not 0 <= count <= len(starts):
+            raise ValueError(f"{count} exchanges of {len(starts)}")
+        if count == 0:
+            return 0
+        rest = starts[count:]
         target = rest[0] if rest else self.tail
         tokens = target - self.head
         pinned_pages = pages_for(self.pinned)
         for logical in range(max(self.head // PAGE, pinned_pages), target // PAGE):
-            self._held.append(self._pages.pop(logical))
+            self._held[logical] = self._pages.pop(logical)
         self.head, self.marks = target, rest
         return tokens
 
     def commit(self, tx: Tx) -> int:
         """Make it last; returns the new version. Raises :class:`~otelctx.errors.VersionConflict` for a stale epoch."""
         self._check(tx)
-        for page in self._held:
-            self._arena.release(page)
-        self._held.clear()
+        self._let_go(self._held)
         self._tx = None
         self.version += 1
         return self.version
@@ -190,26 +220,42 @@ class TokenWindow:
         """Back to how it was, bit for bit. A transaction that is over already is left alone."""
         if self._tx is not tx:
             return
-        first_held = max(tx.head // PAGE, pages_for(tx.pinned))
-        self._pages.update(enumerate(self._held, first_held))
+        self._pages.update(self._held)
         self._held.clear()
-        for logical in range(pages_for(tx.tail), pages_for(self.tail)):
-            self._arena.release(self._pages.pop(logical))
+        fresh = {n: self._pages.pop(n) for n in range(pages_for(tx.tail), pages_for(self.tail))}
+        self._let_go(fresh)
         if tx.tail % PAGE:
             self._arena.page(self._pages[tx.tail // PAGE])[tx.tail % PAGE :] = 0
         self.head, self.tail, self.pinned, self.marks = tx.head, tx.tail, tx.pinned, tx.marks
         self._tx = None
 
+    def void(self) -> None:
+        """Make an open transaction stale: it can only be rolled back, by its holder or by the next :meth:`begin`."""
+        self._epoch += 1
+
     def release(self) -> None:
-        """Give all pages back; the window is empty afterwards and any open transaction is void."""
-        for page in (*self._pages.values(), *self._held):
-            self._arena.release(page)
-        self._pages.clear()
-        self._held.clear()
+        """The end: give all pages back. The window is empty and can't be used again."""
+        self._let_go(self._pages)
+        self._let_go(self._held)
+        self._released = True
         self._tx = None
         self._epoch += 1
         self.head = self.tail = self.pinned = 0
         self.marks = ()
+
+    def _kept_slices(self) -> tuple[list[int], list[Tokens]]:
+        if self._released:
+            raise StaleView("this window was released; its tokens are gone")
+        return list(self._pages.values()), [*self._slices(0, self.pinned), *self._slices(self.head, self.tail)]
+
+    def _starts(self) -> tuple[int, ...]:
+        unmarked = self.tail > self.head and self.head not in self.marks[:1]
+        return (self.head, *self.marks) if unmarked else self.marks
+
+    def _let_go(self, pages: dict[int, int]) -> None:
+        for page in pages.values():
+            self._arena.release(page)
+        pages.clear()
 
     def _check(self, tx: Tx) -> None:
         if self._tx is not tx or tx.epoch != self._epoch:
@@ -223,3 +269,7 @@ class TokenWindow:
             part.flags.writeable = False
             yield part
             start += n
+
+
+def _int32(ids: Sequence[int]) -> Tokens:
+    return np.asarray(ids, np.int32)
