@@ -225,7 +225,8 @@ def decode_frame(body: bytes) -> Frame:
 
 def _checked(message: pb.Frame, kind: FrameKind) -> Frame:
     put = _get_entries(message.put, MAX_DOWN_BYTES)
-    delete = tuple([_key_name(key_id, "") for key_id in message.del_ids] + [_literal(n) for n in message.del_names])
+    deleted = [_key_name(key_id, "") for key_id in message.del_ids] + [_literal(n) for n in message.del_names]
+    delete = tuple(sorted(deleted))
     if (kind is FrameKind.REF and put) or (kind is not FrameKind.DELTA and delete):
         raise MalformedFrame(f"a {kind.name} carries no such entries")
     if len(set(delete)) != len(delete) or {e.name for e in put} & set(delete):

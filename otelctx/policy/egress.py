@@ -18,6 +18,12 @@ from otelctx.errors import ConfigError
 __all__ = ["Egress", "view"]
 
 _INSIDE: Final = (".internal", ".local", ".svc", ".localhost")
+# Named one by one: ``ipaddress.is_private`` also counts documentation and benchmark networks, ``is_reserved`` even
+# ``::1``.
+_INSIDE_NETWORKS: Final = tuple(
+    ipaddress.ip_network(text)
+    for text in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+)
 _METADATA_NAMES: Final = frozenset(
     {"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
 )
@@ -85,9 +91,7 @@ class Egress:
             return False
         if any(p in (None, port) and address.version == n.version and address in n for n, p in self._networks):
             return True
-        if address.is_unspecified or address.is_link_local or address.is_multicast or address.is_reserved:
-            return False
-        return address.is_loopback or address.is_private
+        return any(address.version == inside.version and address in inside for inside in _INSIDE_NETWORKS)
 
     def _decide_name(self, host: str, port: int | None) -> bool:
         if host in _METADATA_NAMES or not _is_name(host):

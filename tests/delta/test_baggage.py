@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otelctx.context.keys import KeyRegistry, KeySpec
+from otelctx.context.state import EMPTY
+from otelctx.delta.baggage import members, parse
+
+
+@pytest.fixture(scope="module")
+def registry() -> KeyRegistry:
+    registry = KeyRegistry()
+    for name, kind in (("t", str), ("i", int), ("b", bool), ("f", float), ("y", bytes)):
+        registry.declare(KeySpec(name, kind, visibility="public"))
+    registry.declare(KeySpec("secret", str))
+    return registry
+
+
+def test_only_public_keys_go_into_baggage(registry: KeyRegistry) -> None:
+    state = EMPTY.put("t", "gold").put("secret", "x").put("unknown", "y").put("otelctx.incomplete", True)
+    assert members(state, registry) == {"t": "gold", "otelctx.incomplete": "true"}
+
+
+def test_values_from_outside_are_read_by_type_and_private_keys_stay_foreign(registry: KeyRegistry) -> None:
+    found = parse(["t=go%20ld, i=-5", "b=true,f=1.5,y=%ff%00;p=1,secret=x,other=a+b;q=2"], registry)
+    assert dict(found.ours) == {"t": "go ld", "i": -5, "b": True, "f": 1.5, "y": b"\xff\x00"}
+    assert found.foreign == "secret=x,other=a+b;q=2"
+
+
+@pytest.mark.parametrize("member", ["i=x", "i=1.0", "i=", "b=1", "b=True", "f=nan", "t=%ff", "i=" + "9" * 30])
+def test_what_does_not_parse_to_its_type_is_absent(registry: KeyRegistry, member: str) -> None:
+    assert parse([member], registry).ours == {}
+
+
+def test_a_plus_is_a_plus(registry: KeyRegistry) -> None:
+    assert parse(["t=a+b"], registry).ours == {"t": "a+b"}
+
+
+def test_too_much_baggage_is_not_looked_into(registry: KeyRegistry) -> None:
+    assert parse(["t=gold," + ",".join(f"k{n}=v" for n in range(64))], registry).ours == {}
+    assert parse(["t=gold,k=" + "x" * 8192], registry).ours == {}
+
+
+@given(st.lists(st.binary(max_size=100), max_size=4))
+def test_any_bytes_are_survived(lines: list[bytes]) -> None:
+    registry = KeyRegistry()
+    registry.declare(KeySpec("t", str, visibility="public"))
+    parse(lines, registry)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_text_round_trips(text: str) -> None:
+    registry = KeyRegistry()
+    registry.declare(KeySpec("t", str, visibility="public"))
+    (line,) = members(EMPTY.put("t", text), registry).values()
+    assert parse([f"t={line}"], registry).ours == {"t": text}

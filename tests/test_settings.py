@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otelctx.errors import ConfigError
+from otelctx.settings import Settings
+
+SECRET = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVoxMjM0NTY="
+
+
+def test_nothing_set_is_safe() -> None:
+    settings = Settings.from_env({"HOME": "/home/me"})
+    assert (settings.keys, settings.trusted_clients, settings.trusted_proxies, settings.egress_allow) == (
+        "",
+        (),
+        (),
+        (),
+    )
+    assert settings.capture_content == "NO_CONTENT"
+    assert settings.cache_dir == Path("/home/me/.cache/otelctx")
+
+
+def test_everything_is_read() -> None:
+    settings = Settings.from_env(
+        {
+            "OTELCTX_KEYS": f"1:{SECRET}",
+            "OTELCTX_TRUSTED_CLIENTS": "10.0.0.0/8, ::1",
+            "OTELCTX_TRUSTED_PROXIES": "192.168.0.1",
+            "OTELCTX_EGRESS_ALLOW": "api.example.com,*.corp",
+            "OTELCTX_UNTRUSTED_TRACE": "Link",
+            "OTELCTX_ON_UNKNOWN_BASE": "proceed",
+            "OTELCTX_BAGGAGE": "never",
+            "OTELCTX_EVENTS": "both",
+            "OTELCTX_CACHE_DIR": "/var/cache/x",
+            "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only",
+        }
+    )
+    assert settings.trusted_clients == ("10.0.0.0/8", "::1")
+    assert (settings.untrusted_trace, settings.on_unknown_base, settings.baggage) == ("link", "proceed", "never")
+    assert (settings.events, settings.cache_dir) == ("both", Path("/var/cache/x"))
+    assert settings.capture_content == "SPAN_ONLY"
+    assert settings.egress_allow == ("api.example.com", "*.corp")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTELCTX_KEYS", "nonsense"),
+        ("OTELCTX_TRUSTED_CLIENTS", "everyone"),
+        ("OTELCTX_TRUSTED_PROXIES", "10.0.0.0/99"),
+        ("OTELCTX_EGRESS_ALLOW", "http://x"),
+        ("OTELCTX_UNTRUSTED_TRACE", "maybe"),
+        ("OTELCTX_ON_UNKNOWN_BASE", "panic"),
+        ("OTELCTX_BAGGAGE", "sometimes"),
+        ("OTELCTX_EVENTS", "none"),
+        ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "yes"),
+    ],
+)
+def test_a_bad_value_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Settings.from_env({name: value})
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    assert SECRET not in repr(Settings.from_env({"OTELCTX_KEYS": f"1:{SECRET}"}))
+
+
+def test_an_xdg_cache_is_respected() -> None:
+    assert Settings.from_env({"XDG_CACHE_HOME": "/xdg"}).cache_dir == Path("/xdg/otelctx")
