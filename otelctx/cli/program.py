@@ -85,16 +85,24 @@ def serve(
 
 @program.command()
 def demo(
-    jaeger: Annotated[bool, typer.Option("--jaeger", help="Through the real collector to the real Jaeger.")] = False,
+    jaeger: Annotated[
+        bool, typer.Option("--jaeger", help="Through the real collector to the real Jaeger, started for this run.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With --jaeger: leave Jaeger running until Ctrl-C, to click the links.")
+    ] = False,
+    jaeger_url: Annotated[
+        str, typer.Option(help="Where OTEL_EXPORTER_OTLP_ENDPOINT, if it is set, ends up: read the traces back there.")
+    ] = "http://localhost:16686",
     tamper: Annotated[
         str | None, typer.Option(help="Self-test: miscount this ('tokens' or 'bytes'), which must fail.", hidden=True)
     ] = None,
 ) -> None:
-    """One traced conversation through three processes, told as it happens."""
+    """One traced conversation through three processes, told as it happens. Exits 1 if anything is not as it should."""
     with _errors():
         from otelctx.demo.story import run
 
-        raise typer.Exit(run(jaeger=jaeger, tamper=tamper))
+        raise typer.Exit(run(jaeger=jaeger, jaeger_url=jaeger_url, keep=keep, tamper=tamper))
 
 
 @show.command("header")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -58,9 +57,9 @@ class Client:
             await self._ways[turn.via](turn, reply)
             return reply
 
-    async def vanish(self, turn: Turn, after: int, seen: Callable[[], None]) -> Reply:
+    async def vanish(self, turn: Turn, after: int) -> Reply:
         """Ask for a stream, read ``after`` pieces of text and reset the connection: a process that died, not a task
-        that was cancelled. ``seen`` is called just before.
+        that was cancelled.
         """
         with self._tracer.start_as_current_span(turn.name) as span:
             reply = Reply(trace.format_trace_id(span.get_span_context().trace_id))
@@ -72,7 +71,6 @@ class Client:
                     pieces += '"content":"' in line and '"content":""' not in line
                     if pieces >= after:
                         break
-                seen()
                 sock: socket.socket = answer.extensions["network_stream"].get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             return reply

@@ -10,8 +10,8 @@ from otelctx import semconv
 from otelctx.delta.messages import Ack
 from otelctx.demo.baggage import line_bytes
 from otelctx.demo.frames import Follower, read_ack
-from otelctx.demo.spans import Event, Span
 from otelctx.demo.tap import ACK, FRAME, Exchange
+from otelctx.testing.spans import SeenEvent, SeenSpan
 
 __all__ = ["Hop", "Tokens", "hop", "tokens"]
 
@@ -61,11 +61,11 @@ class Tokens:
     used: int | None = None
     limit: int | None = None
     outcome: str | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[SeenEvent, ...] = ()
     frames: Mapping[str, str] = field(default_factory=dict)  # service → kind of the frame that it received
 
 
-def tokens(spans: Iterable[Span]) -> Tokens:
+def tokens(spans: Iterable[SeenSpan]) -> Tokens:
     """Read one trace."""
     spans = list(spans)
     chat = next((s for s in spans if s.name.startswith("chat ")), None)
@@ -86,7 +86,7 @@ def tokens(spans: Iterable[Span]) -> Tokens:
     )
 
 
-def _frames(spans: Iterable[Span]) -> dict[str, str]:
+def _frames(spans: Iterable[SeenSpan]) -> dict[str, str]:
     return {
         s.service: s.attributes[semconv.FRAME_KIND]
         for s in spans

@@ -48,15 +48,15 @@ class Process:
             async with asyncio.timeout(within):
                 await self._ready.wait()
         except TimeoutError:
-            raise ConfigError(f"{self.name} was not ready after {within:.0f} s{self._output()}") from None
+            raise ConfigError(f"{self.name} was not ready after {within:.0f} s{self.output()}") from None
         if self.address is None:
-            raise ConfigError(f"{self.name} ended before it was ready{self._output()}")
+            raise ConfigError(f"{self.name} ended before it was ready{self.output()}")
 
-    async def stop(self) -> int | None:
-        """Ask it to end, and end it if it doesn't. Returns its exit status, ``None`` if it had to be killed."""
+    async def stop(self) -> None:
+        """Ask it to end, and end it if it doesn't."""
         process = self._process
         if process is None:
-            return 0
+            return
         if process.returncode is None:
             process.terminate()
         try:
@@ -65,19 +65,18 @@ class Process:
         except TimeoutError:
             process.kill()
             await process.wait()
-            return None
         finally:
             if self._reader is not None:
                 await self._reader
-        return process.returncode
 
     @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+    def status(self) -> int | None:
+        """Exit status, negative for a signal; ``None`` while it runs."""
+        return None if self._process is None else self._process.returncode
 
-    def output(self) -> list[str]:
-        """Its last lines."""
-        return list(self._tail)
+    def output(self) -> str:
+        """Its last lines, for a message."""
+        return "".join(f"\n  {line}" for line in ("; it said:", *self._tail)) if self._tail else ""
 
     async def _read(
         self, process: asyncio.subprocess.Process, ready: re.Pattern[str], say: Callable[[str], None]
@@ -95,9 +94,6 @@ class Process:
             else:
                 say(line)
         self._ready.set()
-
-    def _output(self) -> str:
-        return "".join(f"\n  {line}" for line in ("; it said:", *self._tail)) if self._tail else ""
 
 
 def python(*arguments: str) -> list[str]:

@@ -36,7 +36,7 @@ KEYS: Final[tuple[tuple[ContextKey[Any], Any], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """``frame`` is the kind that both hops must show; ``tier`` is set before the turn; ``max_tokens`` for the answer."""
+    """``frame`` is the kind that both hops must show; ``tier`` is set before it; ``max_tokens`` for the answer."""
 
     name: str
     via: Via

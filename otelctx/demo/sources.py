@@ -9,10 +9,11 @@ from typing import Any, Final, Protocol
 
 import httpx
 
-from otelctx.demo.spans import Event, Span
 from otelctx.errors import ConfigError
+from otelctx.testing.receiver import OtlpReceiver
+from otelctx.testing.spans import SeenEvent, SeenSpan
 
-__all__ = ["Jaeger", "Source", "from_jaeger", "wait"]
+__all__ = ["Embedded", "Jaeger", "Source", "from_jaeger", "wait"]
 
 _POLL: Final = 0.1  # seconds
 
@@ -20,12 +21,14 @@ _POLL: Final = 0.1  # seconds
 class Source(Protocol):
     """Gives the spans of a trace that have arrived so far."""
 
-    async def spans(self, trace_id: str) -> list[Span]: ...
+    async def spans(self, trace_id: str) -> list[SeenSpan]: ...
 
     async def close(self) -> None: ...
 
 
-async def wait(source: Source, trace_id: str, complete: Callable[[list[Span]], bool], within: float) -> list[Span]:
+async def wait(
+    source: Source, trace_id: str, complete: Callable[[list[SeenSpan]], bool], within: float
+) -> list[SeenSpan]:
     """The spans of ``trace_id`` once ``complete`` says so, or whatever there is after ``within`` seconds."""
     deadline = monotonic() + within
     while True:
@@ -33,6 +36,19 @@ async def wait(source: Source, trace_id: str, complete: Callable[[list[Span]], b
         if complete(spans) or monotonic() > deadline:
             return spans
         await asyncio.sleep(_POLL)
+
+
+class Embedded:
+    """The receiver in this process."""
+
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    async def spans(self, trace_id: str) -> list[SeenSpan]:
+        return self._receiver.spans(trace_id)
+
+    async def close(self) -> None:
+        """The receiver is closed by whoever opened it."""
 
 
 class Jaeger:
@@ -49,7 +65,7 @@ class Jaeger:
         except httpx.HTTPError as error:
             raise ConfigError(f"Jaeger does not answer at {self.url}: {error}") from None
 
-    async def spans(self, trace_id: str) -> list[Span]:
+    async def spans(self, trace_id: str) -> list[SeenSpan]:
         answer = await self._client.get(f"/api/traces/{trace_id}")
         if answer.status_code == 404:
             return []
@@ -63,15 +79,15 @@ class Jaeger:
         return f"{self.url}/trace/{trace_id}"
 
 
-def from_jaeger(traces: Iterable[dict[str, Any]]) -> list[Span]:
+def from_jaeger(traces: Iterable[dict[str, Any]]) -> list[SeenSpan]:
     """Spans in the JSON of Jaeger's ``/api/traces``, whose times are microseconds."""
-    found: list[Span] = []
+    found: list[SeenSpan] = []
     for trace in traces:
         services = {key: process["serviceName"] for key, process in trace["processes"].items()}
         for span in trace["spans"]:
             tags = {tag["key"]: tag["value"] for tag in span["tags"]}
             found.append(
-                Span(
+                SeenSpan(
                     trace_id=span["traceID"],
                     span_id=span["spanID"],
                     parent_id=next((r["spanID"] for r in span["references"] if r["refType"] == "CHILD_OF"), ""),
@@ -80,6 +96,7 @@ def from_jaeger(traces: Iterable[dict[str, Any]]) -> list[Span]:
                     kind=str(tags.pop("span.kind", "internal")).upper(),
                     start=span["startTime"] * 1000,
                     end=(span["startTime"] + span["duration"]) * 1000,
+                    status=str(tags.get("otel.status_code", "UNSET")),
                     attributes=tags,
                     events=tuple(_event(log) for log in span.get("logs") or ()),
                 )
@@ -87,6 +104,6 @@ def from_jaeger(traces: Iterable[dict[str, Any]]) -> list[Span]:
     return found
 
 
-def _event(log: dict[str, Any]) -> Event:
+def _event(log: dict[str, Any]) -> SeenEvent:
     fields = {item["key"]: item["value"] for item in log["fields"]}
-    return Event(str(fields.pop("event", "")), log["timestamp"] * 1000, fields)
+    return SeenEvent(str(fields.pop("event", "")), log["timestamp"] * 1000, fields)

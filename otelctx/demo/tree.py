@@ -9,7 +9,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from otelctx import semconv
-from otelctx.demo.spans import Node, Span, forest
+from otelctx.demo.spans import Node, forest
+from otelctx.testing.spans import SeenSpan
 
 __all__ = ["draw"]
 
@@ -35,7 +36,7 @@ _EVENT_SHOWN: Final = {
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow")
 
 
-def draw(spans: Iterable[Span]) -> list[Tree]:
+def draw(spans: Iterable[SeenSpan]) -> list[Tree]:
     """One tree for each root of the trace."""
     spans = list(spans)
     services = list(dict.fromkeys(span.service for span in sorted(spans, key=lambda s: s.start)))
@@ -57,10 +58,10 @@ def _grow(tree: Tree, node: Node, colours: dict[str, str]) -> None:
         _grow(tree.add(_label(child.span, colours)), child, colours)
 
 
-def _label(span: Span, colours: dict[str, str]) -> Text:
+def _label(span: SeenSpan, colours: dict[str, str]) -> Text:
     text = Text(span.service, style=colours[span.service])
     text.append(f"  {span.name}", style="bold default")
-    return text.append(f"  {span.kind} {span.milliseconds:.1f} ms{_facts(span.attributes, _SHOWN)}", style="default")
+    return text.append(f"  {span.kind} {span.duration * 1000:.1f} ms{_facts(span.attributes, _SHOWN)}", style="default")
 
 
 def _facts(attributes: Any, shown: dict[str, str]) -> str:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from rich.console import Console
 
-from otelctx.demo.spans import Event, Span, forest
+from otelctx.demo.spans import forest
 from otelctx.demo.tree import draw
+from otelctx.testing.spans import SeenEvent, SeenSpan
 
 MS = 1_000_000
 
 
-def span(span_id: str, parent: str, start: int, end: int, **more: object) -> Span:
-    return Span("t", span_id, parent, f"service-{span_id}", f"name {span_id}", "SERVER", start * MS, end * MS, **more)  # type: ignore[arg-type]
+def span(span_id: str, parent: str, start: int, end: int, **more: Any) -> SeenSpan:
+    return SeenSpan(
+        trace_id="t",
+        span_id=span_id,
+        parent_id=parent,
+        name=f"name {span_id}",
+        kind="SERVER",
+        service=f"service-{span_id}",
+        start=start * MS,
+        end=end * MS,
+        status="UNSET",
+        **more,
+    )
 
 
 SPANS = [
     span("c", "a", 5, 9),
-    span("b", "a", 1, 4, events=(Event("otelctx.truncation", 3 * MS, {"otelctx.tokens.before": 9}),)),
+    span("b", "a", 1, 4, events=(SeenEvent("otelctx.truncation", 3 * MS, {"otelctx.tokens.before": 9}),)),
     span("a", "", 0, 10, attributes={"http.response.status_code": 200}),
     span("lost", "nobody", 2, 3),
 ]
