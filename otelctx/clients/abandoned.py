@@ -6,6 +6,7 @@ So a finaliser ends nothing itself; it hands over to a thread, by the one queue 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -13,6 +14,7 @@ from threading import Lock, Thread
 
 __all__ = ["hand_over", "watch"]
 
+_log = logging.getLogger(__name__)
 _queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
 _lock = Lock()
 _thread: Thread | None = None
@@ -35,7 +37,10 @@ def hand_over(end: Callable[[], None]) -> None:
 
 def _run(queue: SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        queue.get()()
+        try:
+            queue.get()()
+        except Exception:
+            _log.exception("a request that was dropped could not be ended")
 
 
 def _after_fork() -> None:

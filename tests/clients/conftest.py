@@ -1,0 +1,337 @@
+"""Real servers on loopback, built on ``exchange.server`` alone, and the four clients against them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from importlib import import_module
+from time import monotonic, sleep, time
+from typing import Any
+
+import pytest
+import uvicorn
+from opentelemetry.context import Context
+from opentelemetry.propagate import get_global_textmap, set_global_textmap
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otelctx.clients.httpx import instrument
+from otelctx.context.current import attach, detach, session
+from otelctx.context.scope import Scope
+from otelctx.exchange import server
+from otelctx.exchange.node import Node
+from otelctx.settings import Settings
+
+SECRET = "1:" + base64.b64encode(bytes(range(32))).decode()
+Handler = Callable[["Request"], Any]
+
+
+@dataclass
+class Request:
+    """One request that reached a worker, as its application sees it."""
+
+    method: str
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    exchange: server.ServerExchange
+    status: int = 200
+    response_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    chunks: list[bytes] | AsyncIterator[bytes] = field(default_factory=lambda: [b"ok"])
+
+    @property
+    def scope(self) -> Scope:
+        return self.exchange.scope
+
+    def values(self, name: str) -> list[str]:
+        return [value.decode("latin-1") for key, value in self.headers if key.decode().lower() == name]
+
+
+class Worker:
+    """An ASGI application that does the exchange and hands the request to ``handler``, if it may run."""
+
+    def __init__(self, node: Node, aware: bool = True) -> None:
+        self.node = node
+        self.aware = aware
+        self.seen: list[Request] = []
+        self.refused = 0
+        self.handler: Handler = lambda request: None
+        self.url = ""
+
+    def kinds(self) -> list[str | None]:
+        return [request.exchange.kind for request in self.seen]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = list(scope["headers"])
+        lines = [value for name, value in headers if name == b"otelctx"] if self.aware else []
+        exchange = server.open(
+            self.node,
+            method=scope["method"],
+            lines=lines,
+            baggage=None,
+            client=scope["client"][0],
+            forwarded=None,
+            now=time(),
+        )
+        if exchange.outcome == "refuse":
+            self.refused += 1
+            status, head, body = exchange.refusal()
+            await _respond(send, status, [*head, (b"connection", b"close")], [body])
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        request = Request(scope["method"], scope["path"], headers, body, exchange)
+        self.seen.append(request)
+        tokens = attach(Context(), exchange.scope)
+        try:
+            done = self.handler(request)
+            if asyncio.iscoroutine(done):
+                await done
+            ack = exchange.ack(request.method, request.response_headers)
+            if ack is not None:
+                request.response_headers.append((b"otelctx-ack", ack))
+            await _respond(send, request.status, request.response_headers, request.chunks)
+        finally:
+            detach(tokens)
+            exchange.close()
+
+
+async def _respond(send: Any, status: int, headers: list[tuple[bytes, bytes]], chunks: Any) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if isinstance(chunks, list):
+        for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    else:
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    config = uvicorn.Config(
+        app, port=0, http="h11", loop="asyncio", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+    )
+    served = uvicorn.Server(config)
+    thread = threading.Thread(target=served.run)
+    thread.start()
+    while not served.started:
+        sleep(0.002)
+    try:
+        yield f"http://127.0.0.1:{served.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        served.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def node() -> Callable[..., Node]:
+    def make(**settings: Any) -> Node:
+        return Node(Settings(**{"keys": SECRET, **settings}))
+
+    return make
+
+
+class Socket:
+    """A running server, lent to one worker at a time: starting one takes a quarter of a second."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture(scope="session")
+def sockets() -> Iterator[Callable[[], tuple[Socket, str]]]:
+    with ExitStack() as stack:
+        made: list[tuple[Socket, str]] = []
+
+        def take() -> tuple[Socket, str]:
+            for socket, url in made:
+                if socket.app is None:
+                    return socket, url
+            socket = Socket()
+            made.append((socket, stack.enter_context(running(socket))))
+            return made[-1]
+
+        yield take
+
+
+@pytest.fixture
+def serve(node: Callable[..., Node], sockets: Callable[[], tuple[Socket, str]]) -> Iterator[Callable[..., Worker]]:
+    """Starts workers; they are gone at the end of the test."""
+    used: list[Socket] = []
+
+    def start(**options: Any) -> Worker:
+        worker = Worker(node(), **options)
+        socket, worker.url = sockets()
+        socket.app = worker
+        used.append(socket)
+        return worker
+
+    yield start
+    for socket in used:
+        socket.app = None
+
+
+@pytest.fixture
+def worker(serve: Callable[..., Worker]) -> Worker:
+    return serve()
+
+
+class Seen:
+    """What the clients of a test have reported."""
+
+    def __init__(self) -> None:
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider(shutdown_on_exit=False)
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def span(self) -> ReadableSpan:
+        (found,) = self.spans()
+        return found
+
+    def points(self, name: str) -> list[Any]:
+        data = self.reader.get_metrics_data()
+        if data is None:
+            return []
+        found = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.name == name]
+        return [point for metric in found for point in metric.data.data_points]
+
+    def durations(self) -> list[dict[str, Any]]:
+        """Attributes of the duration points, one for each request counted."""
+        return [
+            dict(point.attributes) for point in self.points("http.client.request.duration") for _ in range(point.count)
+        ]
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+class Driver:
+    """One of the four clients, behind one blocking interface."""
+
+    def __init__(self, library: str, asynchronous: bool, seen: Seen) -> None:
+        self.library = import_module(library)
+        self.asynchronous = asynchronous
+        self.seen = seen
+        self._runner = asyncio.Runner() if asynchronous else None
+        self._clients: list[Any] = []
+
+    def client(self, node: Node, **options: Any) -> Any:
+        cls = self.library.AsyncClient if self.asynchronous else self.library.Client
+        made = cls(trust_env=False, **options)
+        self._clients.append(made)
+        seen = self.seen
+        return instrument(made, node=node, tracer_provider=seen.tracers, meter_provider=seen.meters)
+
+    def run(self, coroutine: Any) -> Any:
+        assert self._runner is not None
+        return self._runner.run(coroutine, context=copy_context())
+
+    def request(self, client: Any, method: str, url: str, **options: Any) -> Any:
+        result = client.request(method, url, **options)
+        return self.run(result) if self.asynchronous else result
+
+    def post(self, client: Any, url: str, **options: Any) -> Any:
+        return self.request(client, "POST", url, **options)
+
+    def stream(self, client: Any, url: str, take: int | None) -> list[bytes]:
+        """Read ``take`` chunks of a response, or all, and leave."""
+        return self.run(self._astream(client, url, take)) if self.asynchronous else self._stream(client, url, take)
+
+    @staticmethod
+    def _stream(client: Any, url: str, take: int | None) -> list[bytes]:
+        chunks: list[bytes] = []
+        with client.stream("POST", url) as response:
+            if take != 0:
+                for chunk in response.iter_raw():
+                    chunks.append(chunk)
+                    if len(chunks) == take:
+                        break
+        return chunks
+
+    @staticmethod
+    async def _astream(client: Any, url: str, take: int | None) -> list[bytes]:
+        chunks: list[bytes] = []
+        async with client.stream("POST", url) as response:
+            if take != 0:
+                async for chunk in response.aiter_raw():
+                    chunks.append(chunk)
+                    if len(chunks) == take:
+                        break
+        return chunks
+
+    def send(self, client: Any, url: str) -> Any:
+        """An open response, of which nothing has been read."""
+        result = client.send(client.build_request("POST", url), stream=True)
+        return self.run(result) if self.asynchronous else result
+
+    def body(self, chunks: list[bytes]) -> Any:
+        """A request body that can be read once."""
+
+        async def later() -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+
+        return later() if self.asynchronous else iter(chunks)
+
+    def close(self) -> None:
+        for client in self._clients:
+            self.run(client.aclose()) if self.asynchronous else client.close()
+        if self._runner is not None:
+            self._runner.close()
+
+
+@pytest.fixture(params=["httpx", "httpx-async", "httpx2", "httpx2-async"])
+def driver(request: pytest.FixtureRequest, seen: Seen) -> Iterator[Driver]:
+    library, _, asynchronous = request.param.partition("-")
+    made = Driver(library, bool(asynchronous), seen)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def chat() -> Iterator[Scope]:
+    with session("chat-42") as scope:
+        yield scope
+
+
+@pytest.fixture
+def propagator() -> Iterator[Callable[[TextMapPropagator], None]]:
+    """Sets the global propagator for one test."""
+    before = get_global_textmap()
+    yield set_global_textmap
+    set_global_textmap(before)
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Waits for what another thread does, five seconds at most."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = monotonic() + 5
+        while not condition():
+            assert monotonic() < deadline, "it did not happen"
+            sleep(0.005)
+
+    return wait

@@ -1,0 +1,327 @@
+"""httpx and httpx2, sync and async, against real servers: which context goes out and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+from opentelemetry import baggage
+from opentelemetry import context as otel_context
+
+from otelctx.context.current import USAGE_OUTPUT, ContextKey, session
+from otelctx.context.scope import Scope
+from otelctx.context.state import Window
+from otelctx.exchange.node import Node
+
+TIER = ContextKey("clients.tier", str, visibility="public")
+PROMPT = ContextKey("clients.prompt", str)
+
+
+def test_three_full_then_a_ref_then_a_delta(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
+    client = driver.client(node())
+    PROMPT.set("x" * 200)
+    TIER.set("gold")
+    for _ in range(4):
+        driver.post(client, worker.url, json={"a": 1})
+    TIER.set("silver")
+    driver.post(client, worker.url, json={"a": 1})
+    assert worker.kinds() == ["full", "full", "full", "ref", "delta"]
+    assert worker.seen[-1].scope.state["clients.tier"] == "silver"
+    assert worker.seen[-1].scope.state["session.id"] == "chat-42"
+    assert [span.attributes["otelctx.frame.kind"] for span in seen.spans()] == worker.kinds()
+    assert {span.attributes["session.id"] for span in seen.spans()} == {"chat-42"}
+
+
+def test_the_body_and_the_other_headers_arrive_as_they_were(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    headers = [("X-Twice", "1"), ("X-Twice", "2"), ("Otelctx", ":AAAA:"), ("OTELCTX-Ack", "x"), ("OtelCtx-Other", "y")]
+    driver.post(driver.client(node()), worker.url, content=b"hello", headers=headers)
+    (request,) = worker.seen
+    assert (request.body, request.values("x-twice"), request.values("content-length")) == (b"hello", ["1", "2"], ["5"])
+    assert request.exchange.outcome == "accepted"
+    assert [name for name, _ in request.headers if name.startswith(b"otelctx")] == [b"otelctx"]
+
+
+def test_usage_and_window_come_back_with_the_head(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    def handler(request: Any) -> None:
+        request.scope.record(USAGE_OUTPUT.spec, 21)
+        request.scope.report(Window(used=5, limit=8, version=len(worker.seen)))
+
+    worker.handler = handler
+    client = driver.client(node())
+    for _ in range(2):
+        driver.post(client, worker.url)
+    assert USAGE_OUTPUT.get() == 42
+    assert chat.window == Window(used=5, limit=8, version=2)
+
+
+def test_usage_comes_up_two_hops_in_a_reply_that_is_no_stream(
+    driver: Any, serve: Callable[..., Any], node: Callable[..., Node], chat: Scope
+) -> None:
+    """The service in the middle knows its callee's usage before its own head goes out."""
+    front, back = serve(), serve()
+    back.handler = lambda request: request.scope.record(USAGE_OUTPUT.spec, 100)
+
+    import httpx
+
+    from otelctx.clients.httpx import instrument
+
+    async def middle(request: Any) -> None:
+        async with httpx.AsyncClient(trust_env=False) as inner:
+            await instrument(inner, node=front.node).post(back.url)
+        request.scope.record(USAGE_OUTPUT.spec, 1)
+
+    front.handler = middle
+    client = driver.client(node())
+    for _ in range(2):
+        driver.post(client, front.url)
+    assert USAGE_OUTPUT.get() == 202
+    assert [request.scope.state["session.id"] for request in back.seen] == ["chat-42", "chat-42"]
+
+
+def test_usage_of_a_stream_comes_with_the_sessions_next_ack(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    def handler(request: Any) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"a"
+            request.scope.record(USAGE_OUTPUT.spec, 64)
+            yield b"b"
+
+        if len(worker.seen) == 1:
+            request.chunks = chunks()
+
+    worker.handler = handler
+    client = driver.client(node())
+    driver.post(client, worker.url)
+    assert USAGE_OUTPUT.get() == 0
+    driver.post(client, worker.url)
+    assert USAGE_OUTPUT.get() == 64
+
+
+def test_a_restarted_server_gets_it_in_full_and_runs_the_app_once(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
+    client = driver.client(node())
+    for _ in range(4):
+        driver.post(client, worker.url, json={"a": 1})
+    worker.node = node()
+    worker.seen.clear()
+    seen.exporter.clear()
+    response = driver.post(client, worker.url, json={"a": 1})
+    assert (response.status_code, response.content, worker.refused) == (200, b"ok", 1)
+    assert (worker.kinds(), worker.seen[0].body) == (["full"], b'{"a":1}')
+    refused, repeated = seen.spans()
+    assert refused.attributes["otelctx.resync"] is True
+    assert "error.type" not in refused.attributes
+    assert refused.status.is_unset
+    assert (repeated.attributes["http.request.resend_count"], repeated.attributes["otelctx.frame.kind"]) == (1, "full")
+    assert "otelctx.resync" not in repeated.attributes
+    assert [d["http.response.status_code"] for d in seen.durations() if "error.type" in d] == []
+    driver.post(client, worker.url, json={"a": 1})
+    assert worker.kinds() == ["full", "ref"]
+
+
+def test_a_body_that_can_be_read_once_goes_with_a_full_and_is_never_refused(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    client = driver.client(node())
+    for _ in range(3):
+        driver.post(client, worker.url)
+    worker.node = node()
+    response = driver.post(client, worker.url, content=driver.body([b"a", b"b"]))
+    assert (response.status_code, worker.refused) == (200, 0)
+    assert (worker.seen[-1].body, worker.kinds()[-1]) == (b"ab", "full")
+
+
+def test_a_412_of_the_applications_own_is_not_repeated(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    client = driver.client(node())
+    for _ in range(3):
+        driver.post(client, worker.url)
+
+    def handler(request: Any) -> None:
+        request.status = 412
+
+    worker.handler = handler
+    response = driver.post(client, worker.url, headers={"If-Match": "x"})
+    assert (response.status_code, len(worker.seen), worker.kinds()[-1]) == (412, 4, "ref")
+
+
+def test_an_openai_client_that_retries_sends_it_in_full(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
+    client = driver.client(node())
+    for _ in range(4):
+        driver.post(client, worker.url)
+    driver.post(client, worker.url, headers={"x-stainless-retry-count": "2"})
+    assert worker.kinds()[3:] == ["ref", "full"]
+    assert seen.spans()[-1].attributes["http.request.resend_count"] == 2
+
+
+def test_concurrent_first_requests_all_send_full(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    import asyncio
+
+    client = driver.client(node())
+    if driver.asynchronous:
+
+        async def together() -> None:
+            await asyncio.gather(*[client.post(worker.url) for _ in range(6)])
+
+        driver.run(together())
+    else:
+        with ThreadPoolExecutor(6) as pool:
+            jobs = [pool.submit(copy_context().run, client.post, worker.url) for _ in range(6)]
+            assert [job.result().status_code for job in jobs] == [200] * 6
+    assert worker.kinds() == ["full"] * 6
+    assert {request.exchange.outcome for request in worker.seen} == {"accepted"}
+
+
+def test_an_unaware_server_is_served_as_before(
+    driver: Any, serve: Callable[..., Any], node: Callable[..., Node], chat: Scope
+) -> None:
+    plain = serve(aware=False)
+    client = driver.client(node())
+    TIER.set("gold")
+    for _ in range(5):
+        assert driver.post(client, plain.url).content == b"ok"
+    assert {len(request.values("otelctx")) for request in plain.seen} == {1}
+    assert plain.seen[-1].values("baggage") == ["clients.tier=gold"]
+
+
+def test_a_stranger_gets_trace_context_alone(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
+    TIER.set("gold")
+    inner = driver.library.AsyncHTTPTransport() if driver.asynchronous else driver.library.HTTPTransport()
+    client = driver.client(node(), mounts={"http://api.example.com": _Rerouted(inner, worker.url)})
+    token = otel_context.attach(baggage.set_baggage("theirs", "1"))
+    token2 = otel_context.attach(baggage.set_baggage("clients.tier", "gold"))
+    try:
+        driver.post(client, "http://api.example.com/v1")
+    finally:
+        otel_context.detach(token2)
+        otel_context.detach(token)
+    (request,) = worker.seen
+    assert (request.values("otelctx"), request.values("baggage")) == ([], ["theirs=1"])
+    trace_id = format(seen.span().context.trace_id, "032x")
+    assert request.values("traceparent")[0].split("-")[1:3] == [trace_id, format(seen.span().context.span_id, "016x")]
+
+
+class _Rerouted:
+    """A transport to somewhere else, as a proxy would be."""
+
+    def __init__(self, inner: Any, url: str) -> None:
+        self._inner = inner
+        self._url = url
+
+    def handle_request(self, request: Any) -> Any:
+        request.url = type(request.url)(self._url)
+        return self._inner.handle_request(request)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        request.url = type(request.url)(self._url)
+        return await self._inner.handle_async_request(request)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __enter__(self) -> Any:
+        return self
+
+    __exit__ = __aexit__ = lambda *args: None
+
+
+def test_a_redirect_to_another_origin_under_mounts_takes_no_frame_along(
+    driver: Any, serve: Callable[..., Any], node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
+    """The redirected request is made from the headers of the first: a frame written into those would go with it."""
+    TIER.set("gold")
+    first, other = serve(), serve()
+
+    def handler(request: Any) -> None:
+        request.status = 307
+        request.response_headers.append((b"location", b"http://elsewhere.example.com/"))
+
+    first.handler = handler
+    inner = driver.library.AsyncHTTPTransport() if driver.asynchronous else driver.library.HTTPTransport()
+    mounts = {"http://elsewhere.example.com": _Rerouted(inner, other.url)}
+    client = driver.client(node(), mounts=mounts, follow_redirects=True)
+    response = driver.post(client, first.url, content=b"x")
+    assert response.status_code == 200
+    assert first.seen[0].values("otelctx") != []
+    assert [name for name, _ in other.seen[0].headers if name.startswith(b"otelctx")] == []
+    assert other.seen[0].values("baggage") == []
+    assert len(other.seen[0].values("traceparent")) == 1
+    one, two = seen.spans()
+    assert two.attributes["http.request.resend_count"] == 1
+    assert two.attributes["server.address"] == "elsewhere.example.com"
+    assert one.context.span_id != two.context.span_id
+
+
+def test_the_callers_request_is_left_alone(driver: Any, worker: Any, node: Callable[..., Node], chat: Scope) -> None:
+    client = driver.client(node())
+    shared: dict[str, Any] = {}
+    request = client.build_request("POST", worker.url, content=b"x", extensions=shared)
+    before = list(request.headers.raw)
+    sent = client.send(request)
+    response = driver.run(sent) if driver.asynchronous else sent
+    assert request.headers.raw == before
+    assert response.request is request
+    assert shared == {}
+
+
+def test_one_baggage_header_with_the_applications_members_kept(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    TIER.set("a b")
+    token = otel_context.attach(baggage.set_baggage("ctx", "1"))
+    try:
+        driver.post(driver.client(node()), worker.url, headers={"Baggage": "own=2;p=x"})
+    finally:
+        otel_context.detach(token)
+    assert worker.seen[0].values("baggage") == ["own=2;p=x,ctx=1,clients.tier=a%20b"]
+
+
+def test_a_propagator_that_raises_costs_nothing(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, propagator: Callable[[Any], None]
+) -> None:
+    class Broken:
+        def inject(self, *args: Any, **options: Any) -> None:
+            raise RuntimeError("somebody else's")
+
+    propagator(Broken())
+    assert driver.post(driver.client(node()), worker.url).status_code == 200
+    assert worker.kinds() == ["full"]
+    assert worker.seen[0].values("traceparent") == []
+
+
+def test_it_works_without_any_session(driver: Any, worker: Any, node: Callable[..., Node]) -> None:
+    driver.post(driver.client(node()), worker.url)
+    assert (worker.seen[0].values("otelctx"), len(worker.seen[0].values("traceparent"))) == ([], 1)
+
+
+def test_the_ack_is_joined_into_the_callers_scope_only(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    worker.handler = lambda request: request.scope.record(USAGE_OUTPUT.spec, 7)
+    client = driver.client(node())
+    with session("inner"):
+        driver.post(client, worker.url)
+        assert USAGE_OUTPUT.get() == 7
+    assert USAGE_OUTPUT.get() == 7  # the inner session has ended into this one
+    with session("other"):
+        assert USAGE_OUTPUT.get() == 0

@@ -1,0 +1,219 @@
+"""What can be instrumented, and what instrumenting changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from otelctx.clients import abandoned
+from otelctx.clients.dispatch import instrument
+from otelctx.clients.httpx import instrument as instrument_httpx
+from otelctx.clients.target import Target
+from otelctx.errors import ConfigError
+from otelctx.exchange.node import Node, set_default_node
+
+
+def test_the_same_object_comes_back_and_twice_is_once(driver: Any, node: Callable[..., Node]) -> None:
+    mounts = {"http://a": None, "http://b": driver.client(node())._transport._inner}
+    cls = driver.library.AsyncClient if driver.asynchronous else driver.library.Client
+    client = cls(mounts=mounts, trust_env=False)
+    inner = client._transport
+    assert instrument(client, node=node()) is client
+    wrapped = client._transport
+    assert wrapped is not inner
+    assert wrapped._inner is inner
+    assert [None if t is None else type(t).__name__ for t in client._mounts.values()] == [None, type(wrapped).__name__]
+    base = driver.library.AsyncBaseTransport if driver.asynchronous else driver.library.BaseTransport
+    assert isinstance(wrapped, base)
+    instrument(client, node=node())
+    assert client._transport is wrapped
+    driver.run(client.aclose()) if driver.asynchronous else client.close()
+
+
+def test_what_the_client_was_set_up_with_is_still_there(driver: Any, node: Callable[..., Node]) -> None:
+    client = driver.client(node(), http2=True, proxy="http://proxy.internal:3128")
+    assert client._transport._pool is client._transport._inner._pool
+    assert any("proxy" in str(vars(t._inner._pool)) for t in client._mounts.values())
+    with pytest.raises(AttributeError):
+        _ = client._transport.no_such_thing
+
+
+def test_entering_and_leaving_a_client_reaches_its_transports(driver: Any, node: Callable[..., Node]) -> None:
+    called: list[str] = []
+    base = driver.library.AsyncBaseTransport if driver.asynchronous else driver.library.BaseTransport
+
+    class Noting(base):  # type: ignore[misc]
+        def __enter__(self) -> Any:
+            called.append("enter")
+            return self
+
+        def __exit__(self, *args: Any) -> None:
+            called.append("exit")
+
+        async def __aenter__(self) -> Any:
+            return self.__enter__()
+
+        async def __aexit__(self, *args: Any) -> None:
+            self.__exit__()
+
+        def close(self) -> None:
+            called.append("close")
+
+        async def aclose(self) -> None:
+            self.close()
+
+    client = driver.client(node(), transport=Noting())
+    closed = driver.client(node(), transport=Noting())
+
+    async def enter() -> None:
+        async with client:
+            pass
+        await closed.aclose()
+
+    if driver.asynchronous:
+        driver.run(enter())
+    else:
+        with client:
+            pass
+        closed.close()
+    assert called == ["enter", "exit", "close"]
+
+
+def test_a_subclass_is_what_its_base_is(node: Callable[..., Node]) -> None:
+    import openai
+
+    client = openai.DefaultHttpxClient()
+    assert instrument(client, node=node()) is client
+    assert hasattr(client._transport, "_inner")
+    client.close()
+
+
+@pytest.mark.parametrize("thing", [object(), None, httpx, httpx.Client])
+def test_what_can_not_be_instrumented_is_told_what_can(thing: object) -> None:
+    with pytest.raises(ConfigError, match=r"httpx\.Client, httpx\.AsyncClient, httpx2\.Client, httpx2\.AsyncClient"):
+        instrument(thing)
+    with pytest.raises(ConfigError, match="not a client of httpx"):
+        instrument_httpx(thing)
+
+
+def test_a_wrong_environment_is_reported_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_default_node(None)
+    monkeypatch.setenv("OTELCTX_KEYS", "nonsense")
+    with httpx.Client(trust_env=False) as client, pytest.raises(ConfigError, match="OTELCTX_KEYS"):
+        instrument(client)
+    set_default_node(None)
+
+
+def test_neither_library_is_imported_before_a_client_is_there() -> None:
+    code = (
+        "import sys, otelctx.clients.dispatch, otelctx.clients.httpx\n"
+        "print([m for m in ('httpx', 'httpx2', 'opentelemetry.sdk') if m in sys.modules])\n"
+        "import httpx\n"
+        "otelctx.clients.dispatch.instrument(httpx.Client())\n"
+        "print('httpx2' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split("\n")[:2] == ["[]", "False"]
+
+
+# where a request goes
+
+
+def target(**changes: Any) -> Target:
+    values: dict[str, Any] = {
+        "method": "POST",
+        "scheme": "https",
+        "host": "worker",
+        "port": None,
+        "raw_path": b"/v1",
+        "userinfo": False,
+        "body": 10,
+        "names": [],
+        "attempt": 0,
+    }
+    return Target.of(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "url"),
+    [
+        ({}, "https://worker/v1"),
+        ({"port": 443}, "https://worker/v1"),
+        ({"port": 8443}, "https://worker:8443/v1"),
+        ({"scheme": "http", "port": 443}, "http://worker:443/v1"),
+        ({"host": "::1", "port": 80, "scheme": "http"}, "http://[::1]/v1"),
+        ({"userinfo": True}, "https://REDACTED:REDACTED@worker/v1"),
+        ({"raw_path": b"/v1?a=1&token=t0p&Signature=x"}, "https://worker/v1?a=1&token=REDACTED&Signature=REDACTED"),
+        ({"raw_path": b"/v1?"}, "https://worker/v1"),
+    ],
+)
+def test_the_url_of_a_span_has_no_credentials(changes: dict[str, Any], url: str) -> None:
+    assert target(**changes).url() == url
+
+
+def test_the_url_of_a_span_is_bounded() -> None:
+    assert len(target(raw_path=b"/" + b"x" * 10_000 + b"?" + b"y" * 10_000).url()) == 2048
+
+
+@pytest.mark.parametrize(
+    ("changes", "idempotent"),
+    [
+        ({}, False),
+        ({"method": "GET"}, True),
+        ({"names": [b"idempotency-key"]}, True),
+        ({"method": "GET", "names": [b"if-match"]}, False),
+        ({"names": [b"idempotency-key", b"if-none-match"]}, False),
+    ],
+)
+def test_when_a_bare_412_is_not_the_applications(changes: dict[str, Any], idempotent: bool) -> None:
+    assert target(**changes).idempotent is idempotent
+
+
+def test_a_handshake_can_not_be_repeated() -> None:
+    assert target(names=[b"upgrade"]).body is None
+
+
+# what nobody ends
+
+
+def test_what_is_handed_over_is_ended_in_a_thread_also_after_a_fork(
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    import os
+
+    done: list[int] = []
+    abandoned.watch()
+    abandoned.hand_over(lambda: done.append(1))
+    eventually(lambda: done == [1])
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            abandoned.watch()
+            abandoned.hand_over(lambda: os._exit(os.write(write, b"ended") - 5))
+            eventually(lambda: False)
+        finally:
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert pipe.read() == "ended"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_an_error_in_what_is_handed_over_does_not_end_the_thread(
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    done: list[int] = []
+
+    def broken() -> None:
+        raise RuntimeError("an exporter that fails")
+
+    abandoned.watch()
+    abandoned.hand_over(broken)
+    abandoned.hand_over(lambda: done.append(1))
+    eventually(lambda: done == [1])
