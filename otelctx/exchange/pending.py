@@ -78,9 +78,12 @@ class Pending:
                 self._sessions.popitem(last=False)
 
     def take(self, key: SessionKey, fresh: Mapping[str, UpValue]) -> tuple[Batch, Window | None]:
-        """What the next ack carries: ``fresh`` joined with what waits, or else what was shown before, alone.
+        """What the next ack carries: the oldest batch that was shown before, alone, else ``fresh`` joined with what
+        waits.
 
-        Batches that were shown never join others, or the caller could not tell that it has counted them.
+        Batches that were shown never join others, or the caller could not tell that it has counted them. They go
+        first, and ``fresh`` waits one ack longer: the other way round, a session whose every answer has values of its
+        own would never deliver them.
         """
         if not self._sessions:  # the usual case, without the lock
             return Batch(fresh, new_event(fresh)), None
@@ -96,11 +99,13 @@ class Pending:
 
     def _next(self, waiting: _Waiting, fresh: Mapping[str, UpValue]) -> Batch:
         hidden = [batch for batch in waiting.batches if not batch.shown]
-        if not fresh and not hidden:
-            return waiting.batches.pop(0) if waiting.batches else Batch({})
         joined: dict[str, UpValue] = {}
         for ups in (*(batch.ups for batch in hidden), fresh):
             for name, up in ups.items():
                 joined[name] = up.joined(joined.get(name))
-        waiting.batches = [batch for batch in waiting.batches if batch.shown]
-        return Batch(joined, new_event(joined))
+        shown = [batch for batch in waiting.batches if batch.shown]
+        if not shown:
+            waiting.batches = []
+            return Batch(joined, new_event(joined))
+        waiting.batches = [*shown[1:], *([Batch(joined)] if joined else [])]
+        return shown[0]

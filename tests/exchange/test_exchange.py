@@ -441,9 +441,24 @@ def test_a_final_ack_and_the_next_one_count_once_for_who_reads_both(wire: Any, c
     assert SPENT.get() == 64
     stream(reads_the_end=False)
     wire.call(lambda scope: scope.record(SPENT.spec, 1))
-    assert SPENT.get() == 65  # its own first: a batch that was shown is never mixed with others
+    assert SPENT.get() == 128  # what was shown goes first, and is never mixed with others
     wire.call()
     assert SPENT.get() == 129
+
+
+def test_what_was_shown_comes_up_although_every_answer_has_values_of_its_own(wire: Any, chat: Scope) -> None:
+    """A stream, and then answers in one piece: who can't read the stream's end still learns of it."""
+    exchange = wire.begin()
+    inbound = wire.open([value for _, value in exchange.headers])
+    exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+    inbound.scope.record(SPENT.spec, 64)
+    inbound.final_ack()
+    inbound.close()
+    seen = []
+    for _ in range(3):
+        wire.call(lambda scope: scope.record(SPENT.spec, 1))
+        seen.append(SPENT.get())
+    assert seen == [64, 66, 67]
 
 
 def test_what_a_get_could_not_carry_is_not_lost(wire: Any, chat: Scope) -> None:
