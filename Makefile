@@ -46,7 +46,7 @@ types: $(STAMP)-dev
 	$(BIN)/mypy --strict tests/typing/api.py
 
 contracts: $(STAMP)-dev
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 unit: $(STAMP)-dev
 	$(BIN)/python -m pytest -q -m 'not e2e and not model and not gpu'
