@@ -88,6 +88,7 @@ def gone(ledger: Ledger, turn: Turn, spans: Iterable[SeenSpan], tokens: Tokens, 
 
 def spent(ledger: Ledger, counted: int, rows: Iterable[Tokens], hops: Iterable[Sequence[Hop]]) -> None:
     """Output tokens on their way up: the client's own sum, the spans, and the acks on both hops."""
+    # A vanished turn's tokens were made and are counted, though its session does not keep them.
     ledger.compare("usage", "output tokens known to the client", counted, sum(t.output or 0 for t in rows))
     for index, hop in enumerate(zip(*hops, strict=True)):
         acks = [h.ack for h in hop if h.ack is not None]

@@ -51,7 +51,10 @@ def hop(exchange: Exchange, follower: Follower) -> Hop:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the worker's ``chat`` span and its SERVER span say; ``None`` for what they don't. ``ttft`` in seconds."""
+    """What the worker's ``chat`` span and its children say; ``None`` for what they don't.
+
+    ``ttft``: seconds from the turn's start to the end of its prefill, which samples the first token.
+    """
 
     input: int | None = None
     reused: int | None = None
@@ -72,12 +75,13 @@ def tokens(spans: Iterable[SeenSpan]) -> Tokens:
     if chat is None:
         return Tokens(frames=_frames(spans))
     found: Mapping[str, Any] = chat.attributes
+    prefill = next((s for s in spans if s.name == "prefill" and s.parent_id == chat.span_id), None)
     return Tokens(
         input=found.get(semconv.GEN_AI_INPUT_TOKENS),
         reused=found.get(semconv.GEN_AI_CACHE_READ_TOKENS, 0),
-        prefilled=found.get(semconv.TOKENS_PREFILLED),
+        prefilled=prefill.attributes.get(semconv.TOKENS_PREFILLED) if prefill else None,
         output=found.get(semconv.GEN_AI_OUTPUT_TOKENS),
-        ttft=found.get(semconv.GEN_AI_TIME_TO_FIRST_CHUNK),
+        ttft=(prefill.end - chat.start) / 1e9 if prefill else None,
         used=found.get(semconv.WINDOW_USED),
         limit=found.get(semconv.WINDOW_LIMIT),
         outcome=found.get(semconv.OUTCOME),

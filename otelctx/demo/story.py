@@ -93,7 +93,7 @@ class _Story:
             after = (reply.extension.get("window") or {}).get("version", 0)
             self._ledger.compare(AFTER.name, "versions since the vanished turn, which left none", after - version, 1)
             await self._client.close()
-            rows = [row.tokens for row in self._rows if row.tokens.outcome in ("completed", "length")]
+            rows = [row.tokens for row in self._rows]
             check.spent(self._ledger, SPENT.get() or 0, rows, [row.hops for row in self._rows])
             self._summary(SPENT.get() or 0)
 
