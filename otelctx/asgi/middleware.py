@@ -12,6 +12,7 @@ from opentelemetry.trace import TracerProvider
 
 from otelctx.asgi.entry import enter
 from otelctx.asgi.http import HttpRequest
+from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
 from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
@@ -73,6 +74,8 @@ class ContextMiddleware:
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
         )
+        if self._options.suppress:
+            silence(app)
         if other := _other_instrumentor(app):
             _log.warning(
                 "%s is active as well: each request gets the spans of both. Take one of them out, or use "

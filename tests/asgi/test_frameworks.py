@@ -255,6 +255,27 @@ async def test_fastapis_own_tracing_is_suppressed_unless_kept(
 
 
 @pytest.mark.parametrize(("native", "servers"), [("suppress", 1), ("keep", 2)])
+async def test_fastapis_own_tracing_is_suppressed_too_where_it_is_around_the_middleware(
+    rig: Any, native: Any, servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``app.add_middleware`` puts everything inside FastAPI's own tracing, whose first request counts as well."""
+    r = rig(lambda scope, receive, send: None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", r.tracers)
+    monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", r.meters)
+    app = fastapi_app()
+    options = {"node": r.app._node, "tracer_provider": r.tracers, "meter_provider": r.meters}
+    app.add_middleware(ContextMiddleware, native=native, **options)
+
+    async def dispatch(request: Request, call_next: Any) -> Any:
+        return await call_next(request)
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
+    r.app = app
+    await r.request("GET", "/shop/items/4")
+    assert len([s for s in r.spans if s.kind is trace.SpanKind.SERVER]) == servers
+
+
+@pytest.mark.parametrize(("native", "servers"), [("suppress", 1), ("keep", 2)])
 async def test_starlettes_own_middleware_is_suppressed_unless_kept(rig: Any, native: Any, servers: int) -> None:
     r = rig(lambda scope, receive, send: None)
     app = starlette_app()
