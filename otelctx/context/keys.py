@@ -76,13 +76,16 @@ class KeySpec:
 class KeyRegistry:
     """Declared keys by name. An equal redeclaration returns the first spec, another one is a :class:`ConfigError`."""
 
-    __slots__ = ("_specs",)
+    __slots__ = ("_specs", "local")
 
     def __init__(self) -> None:
         self._specs: dict[str, KeySpec] = {}
+        self.local: set[str] = set()  # names of the keys that never leave the process
 
     def declare(self, spec: KeySpec) -> KeySpec:
         known = self._specs.setdefault(spec.name, spec)
+        if known.flow == "local":
+            self.local.add(known.name)
         if known != spec:
             raise ConfigError(
                 f"key {spec.name!r} is already declared otherwise at {known.declared or 'an unknown place'}: "

@@ -156,6 +156,8 @@ class Scope:
 
         An ack carries what this returns, so that a caller who adds up every ack counts each increment once.
         """
+        if not self._ups:
+            return {}
         with self._lock:
             fresh: dict[str, UpValue] = {}
             for name, up in self._ups.items():

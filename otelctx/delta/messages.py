@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 
 from otelctx.context.state import Entry, State, Window
 from otelctx.delta.limits import BASE_BYTES
@@ -86,7 +87,12 @@ def full(state: State, table: int = TABLE_REVISION) -> Frame:
 
 def ref(state: State, table: int = TABLE_REVISION) -> Frame:
     """The frame for a receiver that holds exactly this state."""
-    return Frame(FrameKind.REF, state.root, table=table)
+    return _ref(state.root, table)
+
+
+@lru_cache(maxsize=4096)
+def _ref(root: bytes, table: int) -> Frame:
+    return Frame(FrameKind.REF, root, table=table)
 
 
 def delta(base: State, state: State, table: int = TABLE_REVISION) -> Frame:

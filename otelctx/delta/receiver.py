@@ -27,12 +27,22 @@ from otelctx.delta.messages import Frame, FrameKind, Held, NackReason
 from otelctx.errors import ContextLimitExceeded, ProtocolError
 from otelctx.semconv import TABLE_REVISION
 
-__all__ = ["Accepted", "Ignored", "NeedBase", "Outcome", "Receiver", "Refuse", "Run", "Verify"]
+__all__ = ["Accepted", "Ignored", "NeedBase", "Outcome", "Read", "Receiver", "Refuse", "Run", "Verify"]
 
 # (body, mac) → trust domain, or None if the MAC is not valid. ``mac`` is key id and 16 bytes.
 Verify = Callable[[bytes, bytes], str | None]
 
 UNSIGNED: Final = ""  # the trust domain of frames without a MAC
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A frame of somebody who may send one; whether its base is held is not known yet."""
+
+    frame: Frame
+    domain: str
+    signed: bool
+    cost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,11 @@ class Receiver:
     def open(self, lines: Sequence[bytes | str], *, client: str, trusted: bool, verify: Verify) -> Outcome:
         """``lines`` are the values of all ``otelctx`` header lines, at least one; ``trusted`` says whether a frame
         without MAC is believed from ``client``."""
+        read = self.read(lines, trusted=trusted, verify=verify)
+        return read if isinstance(read, Ignored) else self.accept(read, client=client)
+
+    def read(self, lines: Sequence[bytes | str], *, trusted: bool, verify: Verify) -> Read | Ignored:
+        """The first half of :meth:`open`, up to parsing: what it returns depends on nothing but its arguments."""
         cost = sum(map(len, lines))
         if len(lines) != 1:
             return Ignored("repeated", cost)
@@ -118,7 +133,7 @@ class Receiver:
             frame = decode_frame(body)
         except ProtocolError as exc:
             return Ignored(exc.reason, cost)
-        return self._accept(frame, client, domain, mac is not None, cost)
+        return Read(frame, domain, mac is not None, cost)
 
     def resume(self, need: NeedBase, base: State | None, *, client: str) -> Outcome:
         """Go on after :class:`NeedBase`, with what the shared store has, or ``None``."""
@@ -130,7 +145,9 @@ class Receiver:
         """There is no shared store: refuse or proceed as configured."""
         return self._missing(need)
 
-    def _accept(self, frame: Frame, client: str, domain: str, signed: bool, cost: int) -> Outcome:
+    def accept(self, read: Read, *, client: str) -> Outcome:
+        """The second half of :meth:`open`: from the bases that are held now to the state."""
+        frame, domain, signed, cost = read.frame, read.domain, read.signed, read.cost
         if frame.table > TABLE_REVISION:
             return self._unreadable(frame, NackReason.TABLE, domain, signed, cost)
         if frame.kind is FrameKind.FULL:

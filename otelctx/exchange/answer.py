@@ -7,13 +7,12 @@ from typing import Final
 
 from otelctx.context.scope import UpValue
 from otelctx.context.state import Entry, Window, entry
-from otelctx.delta.codec import decode_ack, encode_ack, to_header
+from otelctx.delta.codec import decode_ack, encode_ack
 from otelctx.delta.limits import BASE_BYTES, MAX_ACK_CHARS
 from otelctx.delta.messages import Ack, AckKind
 from otelctx.delta.receiver import Accepted, Refuse, Run
 from otelctx.exchange.node import Node
 from otelctx.exchange.pending import Batch
-from otelctx.policy.trust import ACK
 from otelctx.semconv import SESSION_TURN
 
 __all__ = ["nack", "write_ack"]
@@ -40,22 +39,17 @@ def write_ack(
         ups=entries,
         window=window,
     )
-    body = encode_ack(ack, signed=accepted.signed)
     left: Mapping[str, UpValue] = {}
-    if sum(item.size for item in entries) > _CERTAIN:
-        carried = len(decode_ack(body).ups)
+    if entries and sum(item.size for item in entries) > _CERTAIN:
+        carried = len(decode_ack(encode_ack(ack, signed=accepted.signed)).ups)
         left = {item.name: batch.ups[item.name] for item in entries[carried:]}
-    return _line(node, body, accepted.signed, now), left
+    return node.answer(ack, accepted.signed, now), left
 
 
 def nack(node: Node, received: Refuse | Run, now: float) -> str:
     """The NACK for a frame that was read but not accepted. ``now`` is Unix time."""
     ack = Ack(AckKind.NACK, received.root[:BASE_BYTES], boot_id=node.boot_id, reason=received.reason, final=True)
-    return _line(node, encode_ack(ack, signed=received.signed), received.signed, now)
-
-
-def _line(node: Node, body: bytes, signed: bool, now: float) -> str:
-    return to_header(body + node.keyring.sign(ACK, body, now) if signed else body)
+    return node.answer(ack, received.signed, now)
 
 
 def _ordered(ups: Mapping[str, UpValue]) -> tuple[Entry, ...]:

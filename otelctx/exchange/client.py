@@ -13,21 +13,19 @@ from otelctx.context import current
 from otelctx.context.scope import Scope, UpValue
 from otelctx.context.state import EMPTY, State
 from otelctx.delta import baggage, sender
-from otelctx.delta.codec import decode_ack, from_header, split_mac
-from otelctx.delta.limits import BASE_BYTES, MAX_ACK_CHARS
+from otelctx.delta.limits import BASE_BYTES
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind
 from otelctx.delta.sender import Offer, Reply
-from otelctx.errors import ProtocolError
 from otelctx.exchange.links import Link, Origin
 from otelctx.exchange.node import Node
 from otelctx.policy.egress import view
-from otelctx.policy.trust import ACK
 from otelctx.semconv import HEADER
 
 __all__ = ["ClientExchange", "Verdict", "begin"]
 
 _SAFE: Final = frozenset(("GET", "HEAD"))
 _KINDS: Final = {kind: kind.name.lower() for kind in FrameKind}
+_ACK_KINDS: Final = {kind: kind.name.lower() for kind in AckKind}
 
 
 class Verdict(Enum):
@@ -37,7 +35,7 @@ class Verdict(Enum):
     RESEND = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request:
     """What is the same for both attempts. ``body``: bytes of a body that can be sent again."""
 
@@ -198,23 +196,14 @@ class ClientExchange:
                 self._link.sender.failed(self._offer)
 
     def _read(self, lines: Sequence[bytes | str], unix: float) -> Ack | None:
-        """The ack, if it is one, of this exchange, and proven where the frame was."""
+        """The ack, if it is one of this exchange."""
         frame = self._frame
-        if frame is None or len(lines) != 1 or len(lines[0]) > MAX_ACK_CHARS:
+        if frame is None or not lines:
             return None
-        keyring = self._node.keyring
-        try:
-            body, mac = split_mac(from_header(lines[0]))
-            if (mac is not None) is not bool(keyring):
-                return None
-            if mac is not None and keyring.verify(ACK, body, mac, unix) is None:
-                return None
-            ack = decode_ack(body)
-        except ProtocolError:
+        ack = self._node.read_ack(lines, unix)
+        if ack is None or ack.root != frame.root[:BASE_BYTES]:
             return None
-        if ack.root != frame.root[:BASE_BYTES]:
-            return None
-        self.ack_kind, self.ack_size = ack.kind.name.lower(), len(lines[0])
+        self.ack_kind, self.ack_size = _ACK_KINDS[ack.kind], len(lines[0])
         return ack
 
     def _merge(self, ack: Ack) -> None:

@@ -12,30 +12,43 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from otelctx.context.current import REGISTRY
 from otelctx.context.keys import KeyRegistry
 from otelctx.delta.bases import BaseCache
-from otelctx.delta.codec import encode_frame, to_header
-from otelctx.delta.limits import Limits
-from otelctx.delta.messages import Frame
-from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Receiver, Refuse, Run
+from otelctx.delta.codec import decode_ack, encode_ack, encode_frame, from_header, split_mac, to_header
+from otelctx.delta.limits import MAX_ACK_CHARS, Limits
+from otelctx.delta.messages import Ack, Frame, FrameKind
+from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Read, Receiver, Refuse, Run, Verify
+from otelctx.errors import ProtocolError
 from otelctx.exchange.links import Links
 from otelctx.exchange.pending import Pending
 from otelctx.policy.egress import Egress
-from otelctx.policy.trust import FRAME, ClientTrust, Keyring
+from otelctx.policy.trust import ACK, FRAME, ClientTrust, Keyring
 from otelctx.settings import Settings
 
-__all__ = ["Client", "Node", "default_node", "set_default_node"]
+__all__ = ["Client", "Node", "Received", "default_node", "set_default_node"]
 
 _EVENTS: Final = 4096
-_WIRES: Final = 512
-_CLIENTS: Final = 4096
+_REMEMBERED: Final = 4096
+_SHORT: Final = 512  # characters of a frame that is remembered
 _HOUR: Final = 3600
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+Received = Accepted | Refuse | Run | Ignored
 # The client's address, if it is known, and whether it is believed without a MAC.
 Client = tuple[str | None, bool]
+
+
+def _keep(remembered: dict[K, V], key: K, value: V) -> V:
+    """Remember what can be made again. When that is too much, all of it goes: cheaper than to know which."""
+    if len(remembered) >= _REMEMBERED:
+        remembered.clear()
+    remembered[key] = value
+    return value
 
 
 class Node:
@@ -61,6 +74,8 @@ class Node:
         self._seen: OrderedDict[int, None] = OrderedDict()
         self._clients: dict[tuple[str | None, str | None], Client] = {}
         self._wires: dict[tuple[object, ...], str] = {}
+        self._reads: dict[tuple[bytes | str, int], Read] = {}
+        self._acks: dict[tuple[bytes | str, int], Ack] = {}
         self._receiver = Receiver(self._bases, on_unknown_base=self.settings.on_unknown_base)
         self.links = Links(self.limits, self.settings.baggage)
         self.pending = Pending()
@@ -75,6 +90,8 @@ class Node:
             self._receiver = Receiver(self._bases, on_unknown_base=settings.on_unknown_base)
             self._clients.clear()
             self._wires.clear()
+            self._reads.clear()
+            self._acks.clear()
 
     @property
     def boot_id(self) -> int:
@@ -92,23 +109,42 @@ class Node:
         found = self._clients.get(key)
         if found is None:
             address = self.trust.resolve(peer, () if forwarded is None else (forwarded,))
-            if len(self._clients) >= _CLIENTS:
-                self._clients.clear()
-            found = self._clients[key] = (address, self.trust.trusted(address))
+            found = _keep(self._clients, key, (address, self.trust.trusted(address)))
         return found
 
-    def receive(self, lines: Sequence[bytes | str], client: Client, now: float) -> Accepted | Refuse | Run | Ignored:
+    def receive(self, lines: Sequence[bytes | str], client: Client, now: float) -> Received:
         """What the ``otelctx`` header ``lines`` come to. ``now`` is Unix time."""
         address, trusted = client
-        keyring = self.keyring
-
-        def verify(body: bytes, mac: bytes) -> str | None:
-            return keyring.verify(FRAME, body, mac, now)
-
+        # The same line comes again with each request of an unchanged session. Whose it is and what it says stays true
+        # for an hour; whether its base is held is asked each time.
+        key = (lines[0], int(now) // _HOUR)
+        read = self._reads.get(key) if len(lines) == 1 else None
         with self._lock:
             receiver = self._receiver
-            outcome = receiver.open(lines, client=address or "", trusted=trusted, verify=verify)
+            if read is None:
+                found = receiver.read(lines, trusted=trusted, verify=self._verify(now))
+                if isinstance(found, Ignored):
+                    return found
+                read = found
+                if read.signed and read.frame.kind is FrameKind.REF:
+                    _keep(self._reads, key, read)
+            outcome = receiver.accept(read, client=address or "")
             return receiver.give_up(outcome) if isinstance(outcome, NeedBase) else outcome
+
+    def _verify(self, now: float) -> Verify:
+        keyring = self.keyring
+        return lambda body, mac: keyring.verify(FRAME, body, mac, now)
+
+    def answer(self, ack: Ack, signed: bool, now: float) -> str:
+        """The header value of ``ack``, signed if the frame was. ``now`` is Unix time."""
+        if ack.ups or ack.window is not None:
+            return self._answer(ack, signed, now)
+        key = (ack.kind, ack.root, ack.held, ack.reason, ack.final, signed, int(now) // _HOUR)
+        return self._wires.get(key) or _keep(self._wires, key, self._answer(ack, signed, now))
+
+    def _answer(self, ack: Ack, signed: bool, now: float) -> str:
+        body = encode_ack(ack, signed=signed)
+        return to_header(body + self.keyring.sign(ACK, body, now) if signed else body)
 
     # outbound
 
@@ -122,10 +158,36 @@ class Node:
         if found is None:
             body = encode_frame(frame)
             found = to_header(body + self.keyring.sign(FRAME, body, now))
-            if len(self._wires) >= _WIRES:
-                self._wires.clear()
-            self._wires[key] = found
+            if len(found) <= _SHORT:
+                _keep(self._wires, key, found)
         return found
+
+    def read_ack(self, lines: Sequence[bytes | str], now: float) -> Ack | None:
+        """The ack in the ``otelctx-ack`` header ``lines``, if it is one, and proven if there are keys.
+
+        ``now`` is Unix time.
+        """
+        if len(lines) != 1 or len(lines[0]) > MAX_ACK_CHARS:
+            return None
+        key = (lines[0], int(now) // _HOUR)
+        ack = self._acks.get(key)
+        if ack is None:
+            ack = self._proven(lines[0], now)
+            if ack is not None and not ack.ups and ack.window is None:
+                _keep(self._acks, key, ack)
+        return ack
+
+    def _proven(self, line: bytes | str, now: float) -> Ack | None:
+        keyring = self.keyring
+        try:
+            body, mac = split_mac(from_header(line))
+            if (mac is not None) is not bool(keyring):
+                return None
+            if mac is not None and keyring.verify(ACK, body, mac, now) is None:
+                return None
+            return decode_ack(body)
+        except ProtocolError:
+            return None
 
     def first_time(self, event: int) -> bool:
         """Whether the ack with this event id has not been counted before. It is, from now on."""

@@ -22,7 +22,7 @@ from otelctx.delta.messages import FrameKind, NackReason
 from otelctx.delta.receiver import Accepted, Ignored, Refuse, Run
 from otelctx.errors import ContextLimitExceeded
 from otelctx.exchange.answer import nack, write_ack
-from otelctx.exchange.node import Node
+from otelctx.exchange.node import Node, Received
 from otelctx.exchange.pending import Batch, new_event
 from otelctx.semconv import (
     ACK_HEADER,
@@ -31,10 +31,9 @@ from otelctx.semconv import (
     EVENT_CONTEXT_RESYNC,
 )
 
-__all__ = ["Received", "ServerExchange", "ServerOutcome", "open"]
+__all__ = ["ServerExchange", "ServerOutcome", "open"]
 
 ServerOutcome = Literal["none", "accepted", "run", "refuse", "ignored"]
-Received = Accepted | Refuse | Run | Ignored
 Headers = Iterable[tuple[bytes, bytes]]
 
 _OUTCOMES: Final[Mapping[type, ServerOutcome]] = {

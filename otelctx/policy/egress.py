@@ -106,8 +106,8 @@ class Egress:
 def view(state: State, registry: KeyRegistry) -> State:
     """The part of ``state`` that may leave this process: keys declared ``local`` stay. Keys that nobody declared here
     are passed on, since a service in the middle need not know what its neighbours agreed on."""
-    local = [name for name in state if (spec := registry.get(name)) is not None and spec.flow == "local"]
-    return state.drop(local) if local else state
+    local = registry.local
+    return state if local.isdisjoint(state) else state.drop(local)
 
 
 def _split_port(item: str) -> tuple[str, int | None]:

@@ -20,6 +20,7 @@ from otelctx.exchange.pending import Batch, Pending
 from otelctx.settings import Settings
 
 KEY = ("default", "s1")
+UNIX = 1_800_000_000.0
 
 
 def in_child(report: Callable[[], str]) -> str:
@@ -196,3 +197,49 @@ def test_nothing_waits_where_there_is_nothing() -> None:
     pending.put(KEY, Batch({}), Window(used=1, limit=2))
     assert pending.take(("other", "s1"), {})[1] is None
     assert pending.take(KEY, {})[1] == Window(used=1, limit=2)
+
+
+# what is known by heart
+
+
+@pytest.fixture
+def known(wire: Any, chat: Scope) -> list[bytes | str]:
+    """The line of a REF that the callee has accepted twice."""
+    for _ in range(5):
+        wire.call()
+    lines: list[bytes | str] = [value for _, value in wire.begin().headers]
+    assert (wire.kinds[3:], wire.open(lines).outcome) == (["ref", "ref"], "accepted")
+    return lines
+
+
+def test_a_line_known_by_heart_is_no_credential_for_ever(wire: Any, known: list[bytes | str]) -> None:
+    assert wire.open(known, now=UNIX + wire.now + 3600).outcome == "accepted"
+    assert wire.open(known, now=UNIX + wire.now + 3 * 3600).reason == "mac"
+
+
+def test_a_line_known_by_heart_needs_its_base_all_the_same(wire: Any, known: list[bytes | str]) -> None:
+    wire.callee._bases.clear()
+    assert wire.open(known).outcome == "refuse"
+
+
+def test_a_line_known_by_heart_ends_with_its_key(wire: Any, known: list[bytes | str]) -> None:
+    wire.callee.reload(Settings(keys="1:" + "QUJD" * 12))
+    assert wire.open(known).reason == "mac"
+
+
+def test_an_ack_known_by_heart_ends_with_its_key_and_its_hours(wire: Any, known: list[bytes | str]) -> None:
+    acks: list[bytes | str] = []
+    wire.call(tamper=lambda lines: acks.extend(lines) or lines)
+    assert wire.caller.read_ack(acks, UNIX + wire.now) is not None
+    assert wire.caller.read_ack(acks, UNIX + wire.now + 3 * 3600) is None
+    wire.caller.reload(Settings(keys="1:" + "QUJD" * 12))
+    assert wire.caller.read_ack(acks, UNIX + wire.now) is None
+
+
+def test_what_is_known_by_heart_is_bounded(node: Callable[..., Node]) -> None:
+    from otelctx.delta.messages import Frame, FrameKind
+
+    party = node()
+    for n in range(10_000):
+        party.wire(Frame(FrameKind.REF, n.to_bytes(16, "big")), UNIX)
+    assert 0 < len(party._wires) <= 4096
