@@ -20,8 +20,9 @@ SERVICES: Final = ("client", "frontend", "worker")
 
 
 def complete(spans: Sequence[SeenSpan]) -> bool:
-    """Everything has arrived: the turn's own span, and no span without its parent."""
-    return any(span.name.startswith("chat ") for span in spans) and len(forest(spans)) == 1
+    """Everything has arrived: the worker's turn, and every span from it up to the client's own root."""
+    roots = forest(spans)
+    return len(roots) == 1 and not roots[0].span.parent_id and any(span.name.startswith("chat ") for span in spans)
 
 
 def whole_trace(ledger: Ledger, step: str, spans: Sequence[SeenSpan]) -> None:
