@@ -103,14 +103,11 @@ class HttpRequest:
 
     async def send(self, message: Message) -> None:
         progress, recording = self._progress, self._recording
-        if message["type"] == START:
-            if progress.status is None:
-                message = self._head(message)
-            complete = progress.see(message)
-        else:
-            complete = progress.see(message)
-            if progress.chunks == 1 and recording is not None and not complete:
-                recording.first_byte()
+        if progress.status is None and message["type"] == START:
+            message = self._head(message)
+        complete = progress.see(message)
+        if progress.chunks == 1 and not complete and recording is not None:
+            recording.first_byte()
         try:
             await self._send(message)
         except OSError:
@@ -118,11 +115,10 @@ class HttpRequest:
             raise
         if complete and recording is not None:
             recording.last_byte()
-            status = progress.status or 0
-            if status < 500 and self._error is None:
+            if self._error is None and (progress.status or 0) < 500:
                 # Now, and not when the application returns: what it does after the last byte is not this request. A 5xx
                 # waits, because the exception behind it is only seen when it comes out of the application.
-                recording.finish(progress, status, None, False)
+                recording.finish(progress, progress.status, None, False)
 
     def _head(self, message: Message) -> Message:
         headers = list(message.get("headers") or ())

@@ -79,7 +79,8 @@ class Recording:
         self.finished = False
 
     def first_byte(self) -> None:
-        self._first_byte = perf_counter() - self._started
+        if self._first_byte is None:
+            self._first_byte = perf_counter() - self._started
 
     def last_byte(self) -> None:
         """The response is complete: the duration is settled, even if the span is finished later."""

@@ -8,7 +8,6 @@ from typing import Final
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span
 
-import otelctx.semconv as semconv
 from otelctx.telemetry import sanitize
 from otelctx.telemetry.instruments import instruments
 
@@ -54,7 +53,4 @@ def record_exception(span: Span, error: BaseException) -> None:
 
 def count_frame(meter_provider: MeterProvider | None, kind: str, direction: str, size: int) -> None:
     """Count a frame or an ack of ``kind`` with ``size`` characters; ``direction`` is ``sent`` or ``received``."""
-    found = instruments(meter_provider)
-    point = {semconv.FRAME_KIND: kind, semconv.FRAME_DIRECTION: direction}
-    found.frames.add(1, point)
-    found.frame_bytes.add(size, point)
+    instruments(meter_provider).tally.add(kind, direction, size)

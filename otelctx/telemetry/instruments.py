@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Me
 import otelctx.semconv as semconv
 from otelctx.semconv import EVENTS, METRICS
 
-__all__ = ["ActiveRequests", "Instruments", "instruments", "observe_arena", "observe_sessions", "tracer"]
+__all__ = ["ActiveRequests", "FrameTally", "Instruments", "instruments", "observe_arena", "observe_sessions", "tracer"]
 
 NAME: Final = "otelctx"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -51,6 +51,37 @@ class ActiveRequests:
             )
 
 
+class FrameTally:
+    """Frames and acks by (kind, direction): how many, and how many header bytes.
+
+    Observed like the active requests, since two counters cost a request more than reading the frame does.
+    """
+
+    __slots__ = ("_counts", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def add(self, kind: str, direction: str, size: int) -> None:
+        with self._lock:
+            frames, octets = self._counts.get((kind, direction), (0, 0))
+            self._counts[kind, direction] = (frames + 1, octets + size)
+
+    def frames(self, options: CallbackOptions) -> Iterable[Observation]:
+        return self._observe(0)
+
+    def octets(self, options: CallbackOptions) -> Iterable[Observation]:
+        return self._observe(1)
+
+    def _observe(self, column: int) -> Iterable[Observation]:
+        with self._lock:
+            counts = list(self._counts.items())
+        for (kind, direction), values in counts:
+            point = {semconv.FRAME_KIND: kind, semconv.FRAME_DIRECTION: direction}
+            yield Observation(values[column], point, context=Context())
+
+
 class _Deferred:
     """A counter or histogram for code that asked before a provider was set; it forwards to the current set."""
 
@@ -75,9 +106,10 @@ class _Deferred:
 class Instruments:
     """The synchronous instruments by attribute, and every one of them in ``by_name``; get it by :func:`instruments`."""
 
-    def __init__(self, by_name: Mapping[str, Any], active: ActiveRequests) -> None:
+    def __init__(self, by_name: Mapping[str, Any], active: ActiveRequests, tally: FrameTally) -> None:
         self.by_name: Final = by_name
         self.active: Final = active
+        self.tally: Final = tally
         self.http_server_duration: Histogram = by_name[semconv.HTTP_SERVER_DURATION]
         self.http_client_duration: Histogram = by_name[semconv.HTTP_CLIENT_DURATION]
         self.request_duration: Histogram = by_name[semconv.REQUEST_DURATION]
@@ -87,8 +119,6 @@ class Instruments:
         self.window_tokens: Histogram = by_name[semconv.WINDOW_TOKENS]
         self.kv_tokens: Counter = by_name[semconv.KV_TOKENS]
         self.session_lookups: Counter = by_name[semconv.SESSION_LOOKUPS]
-        self.frames: Counter = by_name[semconv.FRAMES]
-        self.frame_bytes: Counter = by_name[semconv.FRAME_BYTES]
         self.late: Counter = by_name[semconv.EVENTS_LATE]
         self.telemetry_dropped: Counter = by_name[semconv.TELEMETRY_DROPPED]
 
@@ -141,15 +171,19 @@ def _read_sessions(options: CallbackOptions) -> Iterable[Observation]:
 
 
 def _make(meter: Meter) -> Instruments:
-    active = ActiveRequests()
-    observers = {
+    active, tally = ActiveRequests(), FrameTally()
+    observers: dict[str, Callable[[CallbackOptions], Iterable[Observation]]] = {
         semconv.HTTP_SERVER_ACTIVE: active.observe,
+        semconv.FRAMES: tally.frames,
+        semconv.FRAME_BYTES: tally.octets,
         semconv.ARENA_PAGES: _read_arenas,
         semconv.SESSIONS: _read_sessions,
     }
     made: dict[str, Any] = {}
     for name, m in METRICS.items():
-        if m.kind == "counter":
+        if m.kind == "counter" and name in observers:
+            made[name] = meter.create_observable_counter(name, [observers[name]], m.unit, m.brief)
+        elif m.kind == "counter":
             made[name] = meter.create_counter(name, m.unit, m.brief)
         elif m.kind == "histogram":
             made[name] = meter.create_histogram(
@@ -159,7 +193,7 @@ def _make(meter: Meter) -> Instruments:
             made[name] = meter.create_observable_gauge(name, [observers[name]], m.unit, m.brief)
         else:
             made[name] = meter.create_observable_up_down_counter(name, [observers[name]], m.unit, m.brief)
-    return Instruments(made, active)
+    return Instruments(made, active, tally)
 
 
 _lock: Final = Lock()
@@ -191,7 +225,7 @@ def _meter(provider: MeterProvider) -> Meter:
     return provider.get_meter(NAME, schema_url=SCHEMA_URL)
 
 
-_early: Final = Instruments({name: _Deferred(name) for name in METRICS}, ActiveRequests())
+_early: Final = Instruments({name: _Deferred(name) for name in METRICS}, ActiveRequests(), FrameTally())
 _last = (None, _early)
 
 _last_tracer: tuple[trace.TracerProvider, trace.Tracer] | None = None

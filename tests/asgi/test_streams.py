@@ -144,6 +144,19 @@ async def test_a_disconnect_after_the_last_byte_is_nothing(rig: Any) -> None:
     assert "otelctx.client.disconnected" not in r.span.attributes
 
 
+async def test_an_oserror_of_work_after_the_last_byte_is_not_taken_for_a_disconnect(rig: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await stream(send)
+        await receive()
+        raise OSError("disk full")
+
+    r = rig(app)
+    with pytest.raises(OSError, match="disk full"):
+        await r.request()
+    assert r.spans[1].attributes["error.type"] == "OSError"
+
+
 async def test_a_client_that_leaves_before_any_answer_is_no_server_error(rig: Any) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()

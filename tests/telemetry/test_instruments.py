@@ -17,7 +17,9 @@ def test_every_metric_of_the_table_exists_with_its_unit_and_bounds(seen: Any) ->
     ends = [observe_arena(lambda: {"used": 1}), observe_sessions(lambda: 2)]
     made.active.bucket("GET", "http").add(1)
     for name, row in semconv.METRICS.items():
-        if row.kind == "counter":
+        if name in (semconv.FRAMES, semconv.FRAME_BYTES):
+            made.tally.add("full", "sent", 7)
+        elif row.kind == "counter":
             made.by_name[name].add(1)
         elif row.kind == "histogram":
             made.by_name[name].record(1)
@@ -97,6 +99,27 @@ def test_active_requests_are_reported_by_method_and_scheme(seen: Any) -> None:
         (("http.request.method", "GET"), ("url.scheme", "http")): 1,
         (("http.request.method", "POST"), ("url.scheme", "https")): 1,
     }
+
+
+def test_frames_are_added_up_by_kind_and_direction_from_any_thread(seen: Any) -> None:
+    tally = instruments().tally
+
+    def send() -> None:
+        for _ in range(500):
+            tally.add("ref", "sent", 58)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    tally.add("ack", "received", 34)
+    for thread in threads:
+        thread.join()
+    for name, sent, received in ((semconv.FRAMES, 2000, 1), (semconv.FRAME_BYTES, 116_000, 34)):
+        values = {
+            (p.attributes[semconv.FRAME_KIND], p.attributes[semconv.FRAME_DIRECTION]): p.value
+            for p in seen.points(name)
+        }
+        assert values == {("ref", "sent"): sent, ("ack", "received"): received}
 
 
 def test_arenas_and_stores_of_one_process_are_added_up_until_they_end(seen: Any) -> None:
