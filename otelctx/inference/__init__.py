@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from otelctx.inference.engines.transformers import TransformersEngine
     from otelctx.inference.guard import Guard
-    from otelctx.inference.observe import observe
+    from otelctx.inference.observing import observe
 
 __all__ = ["Guard", "TransformersEngine", "observe"]
 
 _OWNERS = {
     "Guard": "otelctx.inference.guard",
     "TransformersEngine": "otelctx.inference.engines.transformers",
-    "observe": "otelctx.inference.observe",
+    "observe": "otelctx.inference.observing",
 }
 
 
@@ -23,7 +23,6 @@ def __getattr__(name: str) -> Any:
     owner = _OWNERS.get(name)
     if owner is None:
         raise AttributeError(f"module 'otelctx.inference' has no attribute {name!r}; it has {', '.join(__all__)}")
-    # `observe` is also the name of its module, which the import system puts here; the function replaces it.
     value = getattr(import_module(owner), name)
     globals()[name] = value
     return value

@@ -84,6 +84,13 @@ class Guard:
         if most is None or most > self._limit(max_tokens):
             self.prompt(checked, max_tokens)
 
+    def refuse_by_bytes(
+        self, messages: Sequence[Message], max_tokens: int | None = None, mode: Mode = "reject"
+    ) -> None:
+        """Raise as :meth:`prompt` what can be told without tokenising and without what stands before the messages."""
+        check_max_tokens(max_tokens)
+        _Build(self, mode, max_tokens, self._limit(max_tokens)).refuse_by_bytes(messages, 0)
+
     def prompt(
         self,
         messages: Sequence[Message],
@@ -101,7 +108,7 @@ class Guard:
         check_max_tokens(max_tokens)
         build = _Build(self, mode, max_tokens, self._limit(max_tokens))
         exchanges = exchanges_of(messages, first)
-        build.refuse_by_bytes(messages if mode == "reject" or not exchanges else [m for _, m in exchanges[-1]], pinned)
+        build.refuse_by_bytes(messages, pinned)
         if not self.tokenizer.concatenative:
             whole = self.tokenizer.whole(messages)
             build.count(whole.ids, all_counted=True)
@@ -142,6 +149,8 @@ class _Build:
         self.total = 0
 
     def refuse_by_bytes(self, messages: Sequence[Message], pinned: int) -> None:
+        if self._mode == "turns":
+            messages = [message for _, message in exchanges_of(messages, False)[-1]]
         least = pinned + self._guard.tokenizer.least_tokens(messages)
         if least > self._limit:
             raise self._error({"n_prompt_tokens_at_least": least})
@@ -167,10 +176,11 @@ class _Build:
                 if self._mode == "reject" or not done:
                     self.count(piece.ids, all_counted=not left)
             done.append(tuple(token for ids in reversed(pieces) for token in ids))
-        return Prompt(head.ids, tuple(reversed(done)), tokenizer.open, neutralised)
+        return Prompt(head.ids, tuple(reversed(done)) or ((),), tokenizer.open, neutralised)
 
     def _error(self, count: dict[str, int]) -> TokenLimitExceeded:
-        return too_long(self._guard.window, self._mode, self._max_tokens, count)
+        needed = self._guard.window - self._limit
+        return too_long(self._guard.window, self._mode, self._max_tokens, count, needed=needed)
 
 
 def _system(messages: Sequence[Message]) -> str | None:

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
 
 from otelctx.inference.loader import Loaded, load
 
@@ -93,3 +104,44 @@ def smollm2() -> Loaded:
     pytest.importorskip("gguf")
     cache = Path(os.environ.get("OTELCTX_CACHE_DIR", Path.home() / ".cache" / "otelctx"))
     return load("smollm2", cache_dir=cache)
+
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nBe brief.<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def build_tokenizer(template: str = CHATML) -> Any:
+    """A byte-level tokenizer of 256 bytes, some merges and three special tokens (ids 0–2); ``<|im_end|>`` ends."""
+    vocabulary = {
+        c: n for n, c in enumerate(["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet())])
+    }
+    merges = []
+    for left, right in [("h", "e"), ("l", "l"), ("Ġ", "t"), ("he", "ll"), ("Ċ", "Ċ"), ("s", "s"), ("a", "n")]:
+        vocabulary[left + right] = len(vocabulary)
+        merges.append((left, right))
+    backend = Tokenizer(BPE(vocabulary, merges))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = ByteLevelDecoder()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=template,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_tokenizer() -> Callable[..., Any]:
+    """``(template) → tokenizer`` of 266 tokens."""
+    return build_tokenizer
+
+
+@pytest.fixture(scope="session")
+def chatml() -> Any:
+    return build_tokenizer()

@@ -1,0 +1,276 @@
+"""What the engine's thread does: place turns, run a step for all of them, look at what came out, settle them.
+
+Nothing here waits, knows an event loop or is safe to call from another thread. What the event loop is to be told goes
+to ``post``, to be delivered once per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from otelctx.errors import ArenaExhausted, BudgetExhausted, OtelctxError
+from otelctx.inference import stepping
+from otelctx.inference.detokenize import Detokenizer
+from otelctx.inference.job import Admission, Ended, Job
+from otelctx.inference.overflow import Mode
+from otelctx.inference.placing import kept_ids, place, place_alone
+from otelctx.inference.rows import Rows
+from otelctx.inference.runner import Runner
+from otelctx.inference.sampling import Sampler
+from otelctx.inference.scheduler import Limits, Scheduler
+from otelctx.inference.stepping import Failure
+from otelctx.inference.tokenizer import ChatTokenizer
+from otelctx.inference.turn import FinishReason, Limit
+from otelctx.sessions.arena import Arena, pages_for
+
+__all__ = ["Core", "Post"]
+
+Post = Callable[[Callable[[], None]], None]
+
+_FAILURES: Final[dict[Failure, Callable[[], OtelctxError]]] = {
+    "memory": lambda: BudgetExhausted("there is not enough memory for this request; try again later"),
+    "not_finite": lambda: OtelctxError("the model gave no finite logits for this request", code="non_finite_logits"),
+}
+
+
+def engine_failed() -> OtelctxError:
+    """What requests in flight are told when the engine itself went wrong."""
+    return OtelctxError("the engine failed at this request", code="engine_failed")
+
+
+class Core:
+    """The turns in flight and all that they share."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: ChatTokenizer,
+        arena: Arena,
+        *,
+        when_full: Mode,
+        eos_ids: frozenset[int],
+        limits: Limits,
+        clock: Callable[[], float],
+        post: Post,
+        detokenizer: Detokenizer,
+    ) -> None:
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._detokenizer = detokenizer
+        self._arena = arena
+        self._when_full: Mode = when_full
+        self._eos = eos_ids
+        self._clock = clock
+        self._post = post
+        self._sampler = Sampler()
+        self._scheduler = Scheduler(limits)
+        self._rows = Rows(runner.kv)
+        self._jobs: dict[int, Job] = {}
+        self._promised = 0  # pages that running answers may still take
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self._scheduler.idle
+
+    @property
+    def rows_busy(self) -> int:
+        return self._rows.busy
+
+    @property
+    def queued(self) -> int:
+        return self._scheduler.queued
+
+    @property
+    def active(self) -> int:
+        return self._scheduler.running
+
+    # commands
+
+    def admit(self, job: Job) -> None:
+        """Give a turn its place in the window and in the queue, or refuse it."""
+        try:
+            self._scheduler.submit(job.number)
+            try:
+                admission = self._place(job)
+            except BaseException:
+                self._scheduler.finish(job.number)
+                raise
+        except OtelctxError as error:
+            self._post(partial(job.listener.refused, error))
+            return
+        except Exception:
+            self._post(partial(job.listener.refused, engine_failed()))
+            raise
+        self._jobs[job.number] = job
+        self._post(partial(job.listener.admitted, admission))
+
+    def settle(self, job: Job, commit: bool) -> None:
+        """The turn's reader has its last chunk, or has gone: keep the turn or take it back. The first call counts."""
+        if self._jobs.pop(job.number, None) is None:
+            return
+        if not job.over:
+            self._stop(job)
+        error = self._close(job, commit)
+        self._post(partial(job.listener.settled, job.sampled, error))
+
+    def fail_all(self) -> None:
+        """The engine itself went wrong: end every turn that has no end yet."""
+        for job in list(self._jobs.values()):
+            if not job.over:
+                self._fail(job, engine_failed())
+
+    # the loop
+
+    def step(self) -> None:
+        """One step: schedule, run, look at what came out."""
+        self._start()
+        self._expire()
+        work = self._scheduler.step()
+        if not work:
+            return
+        jobs = [self._jobs[item.turn] for item in work]
+        feeds = [
+            (job.row, job.generated[-1:] if item.decode else job.ids[item.start : item.start + item.count])
+            for item, job in zip(work, jobs, strict=True)
+        ]
+        stepped = stepping.run(self._runner, feeds)
+        for index, (job, (row, ids)) in enumerate(zip(jobs, feeds, strict=True)):
+            if index in stepped.failures:
+                self._fail(job, _FAILURES[stepped.failures[index]]())
+            else:
+                self._rows.fed(row, ids[: stepped.counts[index]])
+        fed = [replace(item, count=count) for item, count in zip(work, stepped.counts, strict=True)]
+        ready = self._scheduler.fed([item for index, item in enumerate(fed) if index not in stepped.failures])
+        lines = {item.turn: index for index, item in enumerate(work)}
+        self._sample([self._jobs[turn] for turn in ready], stepped, [lines[turn] for turn in ready])
+
+    def _start(self) -> None:
+        """Rows for turns that wait, as long as there are some."""
+        while (number := self._scheduler.admit()) is not None:
+            job = self._jobs[number]
+            own = None if job.record is None else job.record.row
+            job.row, reused = self._rows.take(job.ids, job.request.owner, own)
+            self._scheduler.start(number, reused, len(job.ids))
+            self._post(partial(job.listener.started, self._clock(), job.row, reused))
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for job in list(self._jobs.values()):
+            if job.deadline is not None and now >= job.deadline and not job.over:
+                self._finish(job, "length", "deadline", now)
+
+    def _sample(self, jobs: list[Job], stepped: stepping.Stepped, lines: list[int]) -> None:
+        if not jobs:
+            return
+        logits = stepped.logits if lines == list(range(len(stepped.counts))) else stepped.logits[lines]
+        tokens = self._sampler.sample(logits, [job.state for job in jobs])
+        now = self._clock()
+        for job, token in zip(jobs, tokens, strict=True):
+            self._token(job, token, now)
+
+    def _token(self, job: Job, token: int, now: float) -> None:
+        job.sampled += 1
+        if job.sampled == 1:
+            self._post(partial(job.listener.first_token, now))
+        if token in self._eos:
+            self._finish(job, "stop", None, now)
+            return
+        job.generated.append(token)
+        self._show(job, job.stops.push(job.stream.push(token)))
+        if job.stops.stopped:
+            self._finish(job, "stop", None, now)
+        elif job.sampled >= job.output:
+            self._finish(job, "length", job.limit, now)
+
+    def _show(self, job: Job, text: str) -> None:
+        if text:
+            job.shown += len(text)
+            self._post(partial(job.listener.text, text))
+
+    # ends
+
+    def _finish(self, job: Job, reason: FinishReason, limit: Limit | None, now: float) -> None:
+        """The answer is complete. It is kept once its reader has taken the last chunk."""
+        try:
+            ended = self._end(job, reason, limit, now)
+        except OtelctxError as error:  # the lease was taken back over its deadline
+            self._fail(job, error)
+        else:
+            self._stop(job)
+            self._post(partial(job.listener.ended, ended))
+
+    def _end(self, job: Job, reason: FinishReason, limit: Limit | None, now: float) -> Ended:
+        tail, dropped = job.stream.finish()
+        if not job.stops.stopped:
+            self._show(job, job.stops.push(tail))
+            self._show(job, job.stops.finish())
+        used = len(job.ids) + len(job.generated)
+        if job.record is not None and job.tx is not None:
+            kept = job.generated
+            if job.stops.stopped:
+                kept = kept_ids(self._detokenizer, self._tokenizer.encode, kept, job.shown)
+            window = job.record.window
+            # Encoded anew, the end of the text may take a token more than it did.
+            window.append(job.tx, kept[: window.limit - window.kept])
+            used = window.kept
+        cut = "utf8" if dropped and limit is not None else None
+        return Ended(reason, limit, cut, job.sampled, used, now)
+
+    def _fail(self, job: Job, error: OtelctxError) -> None:
+        self._stop(job)
+        self._close(job, commit=False)
+        self._post(partial(job.listener.failed, error, job.sampled))
+
+    def _stop(self, job: Job) -> None:
+        """No more steps for it, and its row is free; what the row holds may serve the session's next turn."""
+        job.over = True
+        self._scheduler.finish(job.number)
+        if job.row >= 0:
+            self._rows.give_back(job.row)
+
+    # the window
+
+    def _place(self, job: Job) -> Admission:
+        if job.record is None:
+            placed = place_alone(job.prompt, self._runner.window, job.request.max_tokens)
+            job.ids, job.output = placed.ids, placed.verdict.output
+            return Admission(placed.verdict)
+        placed = place(job.record, job.prompt, job.request.max_tokens, self._when_full)
+        job.ids, job.output, job.tx = placed.ids, placed.verdict.output, placed.tx
+        window = job.record.window
+        # Asked for now, so that an answer that was shown can always be kept.
+        promised = pages_for(placed.verdict.output) + 1
+        if self._arena.free_pages < self._promised + promised:
+            self._close(job, commit=False)
+            raise ArenaExhausted("the memory for sessions is used up; try again later")
+        job.promised = promised
+        self._promised += promised
+        return Admission(placed.verdict, placed.before, placed.evicted, window.evicted, window.version)
+
+    def _close(self, job: Job, commit: bool) -> OtelctxError | None:
+        """End the transaction. Returns what kept a commit from happening."""
+        self._promised -= job.promised
+        job.promised = 0
+        record, tx = job.record, job.tx
+        if record is None or tx is None:
+            return None
+        job.tx = None
+        if not commit:
+            record.window.rollback(tx)
+            return None
+        try:
+            record.window.commit(tx)
+        except OtelctxError as error:
+            return error
+        if record.turns == 0:
+            record.system = job.request.messages[0].content if job.request.messages[0].role == "system" else None
+        record.turns += 1
+        record.pending = self._tokenizer.closing
+        record.row = job.row if job.row >= 0 else record.row
+        record.input_tokens += len(job.ids)
+        record.output_tokens += job.sampled
+        return None

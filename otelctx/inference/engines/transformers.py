@@ -1,0 +1,348 @@
+"""An engine in this process, around a transformers model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from opentelemetry.context import Context
+
+from otelctx.context.current import current_scope
+from otelctx.errors import ConfigError, InvalidRequest, Overloaded
+from otelctx.inference.core import Core
+from otelctx.inference.detokenize import Detokenizer
+from otelctx.inference.engines.base import EngineStats
+from otelctx.inference.guard import Guard, Prompt
+from otelctx.inference.job import Job
+from otelctx.inference.overflow import Mode
+from otelctx.inference.report import Times, TurnReport
+from otelctx.inference.runner import Runner
+from otelctx.inference.running import RunningTurn
+from otelctx.inference.sampling import Params, RowState
+from otelctx.inference.scheduler import Limits
+from otelctx.inference.stopping import StopMatcher
+from otelctx.inference.thread import EngineThread
+from otelctx.inference.tokenizer import ChatTokenizer, SpecialTokens
+from otelctx.inference.turn import Chunk, Message, TurnRequest, messages_of
+from otelctx.semconv import EVENT_SESSION_EXPIRED, REASON
+from otelctx.sessions.arena import Arena
+from otelctx.sessions.store import Lease, SessionStore
+from otelctx.sessions.store import Limits as StoreLimits
+from otelctx.telemetry import events
+from otelctx.telemetry.instruments import instruments, observe_arena, observe_sessions
+
+__all__ = ["TransformersEngine"]
+
+_MODES: Final = ("turns", "reject")
+_SWEEP: Final = 5.0  # seconds
+
+
+class TransformersEngine:
+    """Serves ``model`` with ``rows`` turns at once, each in a window of ``window`` tokens.
+
+    ``when_full``: what a session does when a turn does not fit. ``turns`` drops its oldest exchanges whole, ``reject``
+    refuses the turn; a turn without a session is always refused. ``name`` defaults to the model's class;
+    ``model_max`` and ``eos_ids`` to what its configuration says. ``special_tokens``: see
+    :class:`~otelctx.inference.tokenizer.ChatTokenizer`. ``sessions`` are kept at most; ``pages`` of 64 tokens is the
+    memory for all of them, by default 64 windows. ``clock`` gives monotonic seconds.
+
+    The model belongs to the engine until :meth:`close`. Raises :class:`~otelctx.errors.ConfigError` for a model that
+    can't be served.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        window: int = 4096,
+        when_full: Mode = "turns",
+        rows: int = 8,
+        name: str | None = None,
+        model_max: int | None = None,
+        eos_ids: Iterable[int] | None = None,
+        queue: int = 256,
+        sessions: int = 10_000,
+        pages: int | None = None,
+        special_tokens: SpecialTokens = "neutralise",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if when_full not in _MODES:
+            raise ConfigError(f"when_full must be one of {', '.join(_MODES)}, not {when_full!r}")
+        self._name = name if name is not None else type(model).__name__
+        self._window = window
+        self._mode: Mode = when_full
+        self._model_max = model_max if model_max is not None else _positions(model, window)
+        self._chat = ChatTokenizer(tokenizer, special_tokens=special_tokens)
+        self._guard = Guard(self._chat, window=window)
+        self._detokenizer = Detokenizer(tokenizer)
+        self._arena = Arena(pages if pages is not None else 64 * (window // 64 + 2))
+        self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
+        self._clock = clock
+        self._eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(model, tokenizer))
+        self._limits = Limits(rows=rows, queue=queue)
+        self._runner = Runner(model, rows=rows, window=window)
+        self._thread: EngineThread | None = None
+        self._core: Core | None = None
+        self._turns: dict[RunningTurn, Job] = {}
+        self._numbers = itertools.count(1)
+        self._versions = itertools.count(1)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._unobserve: list[Callable[[], None]] = []
+        self._closed = False
+
+    # what it is
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+    @property
+    def model_max(self) -> int:
+        return self._model_max
+
+    @property
+    def ready(self) -> bool:
+        thread = self._thread
+        return not self._closed and thread is not None and thread.alive and not thread.failed
+
+    def stats(self) -> EngineStats:
+        core = self._core
+        return EngineStats(
+            rows_busy=core.rows_busy if core is not None else 0,
+            rows_total=self._runner.rows,
+            leases=self._store.leases,
+            pages_used=self._arena.used_pages,
+            queued=core.queued if core is not None else 0,
+            active=core.active if core is not None else 0,
+            sessions=self._store.sessions,
+        )
+
+    # its life
+
+    async def start(self) -> None:
+        if self._closed:
+            raise ConfigError("the engine has been closed")
+        loop = asyncio.get_running_loop()
+        if self._thread is not None:
+            if self._thread.loop is not loop:
+                raise ConfigError("the engine was started on another event loop")
+            return
+        thread = EngineThread(loop, f"otelctx-engine-{self._name}")
+        self._core = Core(
+            self._runner,
+            self._chat,
+            self._arena,
+            when_full=self._mode,
+            eos_ids=self._eos,
+            limits=self._limits,
+            clock=self._clock,
+            post=thread.report,
+            detokenizer=self._detokenizer,
+        )
+        self._thread = thread
+        thread.start(self._core)
+        self._unobserve = [observe_arena(self._pages), observe_sessions(lambda: self._store.sessions)]
+        # In a context of its own: the first request may be what starts it.
+        self._sweeper = loop.create_task(self._sweep(), context=contextvars.Context())
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for turn in list(self._turns):
+            turn.interrupt(Overloaded("the server is shutting down"))
+        for turn in list(self._turns):
+            await turn.aclose()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+        for remove in self._unobserve:
+            remove()
+        if self._thread is not None:
+            await self._thread.stop()
+        self._runner.close()
+
+    # turns
+
+    async def admit(self, request: TurnRequest) -> RunningTurn:
+        if not self._closed:
+            await self.start()
+        report = TurnReport(
+            request,
+            model=self._name,
+            window=self._window,
+            mode=self._mode if request.session is not None else "reject",
+            scope=current_scope(),
+            times=Times(self._clock),
+        )
+        try:
+            self._running()
+            return await self._admit(request, report)
+        except BaseException as error:
+            report.refused(error)
+            raise
+
+    async def chat(
+        self,
+        messages: Iterable[Message | Mapping[str, Any]],
+        *,
+        session: str | None = None,
+        owner: str = "anonymous",
+        max_tokens: int | None = None,
+        params: Params | None = None,
+        stop: Iterable[str] = (),
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        request = TurnRequest(
+            messages=messages_of(messages),
+            session=session,
+            owner=owner,
+            max_tokens=max_tokens,
+            params=params if params is not None else Params(),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stream=True,
+            priority=priority,
+            deadline=deadline,
+        )
+        async with aclosing(await self.admit(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    # sessions
+
+    async def session_state(self, session: str, owner: str = "anonymous") -> dict[str, Any]:
+        record = self._store.get(session, owner)
+        window = record.window
+        return {
+            "id": session,
+            "object": "session",
+            "model": self._name,
+            "turns": record.turns,
+            "busy": record.leases > 0,
+            "idle_seconds": round(max(0.0, self._clock() - record.used), 3),
+            "window": {"used": window.kept, "limit": window.limit, "evicted": window.evicted},
+            "generation": record.generation,
+            "version": window.version,
+            "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
+        }
+
+    async def delete_session(self, session: str, owner: str = "anonymous") -> None:
+        self._store.delete(session, owner)
+
+    # how a turn is admitted
+
+    async def _admit(self, request: TurnRequest, report: TurnReport) -> RunningTurn:
+        request = replace(request, messages=messages_of(request.messages))
+        if "" in request.stop:
+            raise InvalidRequest("a stop string is not empty", code="invalid_value", param="stop")
+        if request.session is None:
+            return await self._place(request, report, None)
+        if not self._chat.concatenative:
+            raise InvalidRequest(
+                "this model's chat template depends on the whole conversation: send all of it, without a session",
+                code="session_unsupported",
+                param="session",
+            )
+        self._guard.refuse_by_bytes(request.messages, request.max_tokens, self._mode)
+        lease = await self._store.lease(request.session, request.owner)
+        try:
+            return await self._place(request, report, lease)
+        except BaseException:
+            lease.release()
+            raise
+
+    async def _place(self, request: TurnRequest, report: TurnReport, lease: Lease | None) -> RunningTurn:
+        prompt = await self._prompt(request, report, lease)
+        thread, core = self._running()
+        turn = RunningTurn(report, lease, version=partial(next, self._versions), settle=self._settle)
+        job = Job(
+            number=next(self._numbers),
+            request=request,
+            prompt=prompt,
+            record=lease.record if lease is not None else None,
+            deadline=None if request.deadline is None else report.times.started + request.deadline,
+            listener=turn,
+            stream=self._detokenizer.stream(),
+            state=RowState(request.params),
+            stops=StopMatcher(request.stop),
+        )
+        self._turns[turn] = job
+        turn.when_settled(partial(self._turns.pop, turn, None))
+        thread.command(partial(core.admit, job))
+        await turn.placed()
+        return turn
+
+    async def _prompt(self, request: TurnRequest, report: TurnReport, lease: Lease | None) -> Prompt:
+        if lease is None:
+            prompt = await self._guard.aprompt(request.messages, request.max_tokens)
+        else:
+            record = lease.record
+            report.leased(record)
+            first = record.turns == 0
+            prompt = await self._guard.aprompt(
+                request.messages if first else _without_head(request.messages, record.system),
+                request.max_tokens,
+                mode=self._mode,
+                first=first,
+                pinned=record.window.pinned,
+            )
+        report.neutralised(prompt.neutralised)
+        return prompt
+
+    def _running(self) -> tuple[EngineThread, Core]:
+        if not self.ready or self._thread is None or self._core is None:
+            raise Overloaded("the engine takes no requests now", retry_after=5.0)
+        return self._thread, self._core
+
+    def _settle(self, turn: RunningTurn, keep: bool) -> None:
+        job = self._turns.get(turn)
+        if job is not None and self._thread is not None and self._core is not None:
+            self._thread.command(partial(self._core.settle, job, keep))
+
+    def _pages(self) -> dict[str, int]:
+        return {"used": self._arena.used_pages, "free": self._arena.free_pages}
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            for record in self._store.sweep():
+                events.emit(EVENT_SESSION_EXPIRED, {REASON: record.ended or "idle"}, context=Context())
+
+
+def _without_head(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:
+    """A later turn may say the session's system prompt again; it is there already."""
+    if messages[0].role != "system" or messages[0].content != system:
+        return messages
+    if len(messages) == 1:
+        raise InvalidRequest("there is nothing new in messages", code="empty_array", param="messages")
+    return messages[1:]
+
+
+def _looked_up(result: str) -> None:
+    instruments().session_lookups.add(1, {"result": result})
+
+
+def _positions(model: Any, window: int) -> int:
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return int(limit) if limit else window
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
+    found: set[int] = set()
+    for source in (model.generation_config, model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list | tuple) else () if ids is None else (ids,))
+    return found

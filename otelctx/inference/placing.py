@@ -1,0 +1,104 @@
+"""A turn's place in its session's window: what is dropped for it, what is appended, and what is kept of its answer.
+
+Everything happens in one transaction, which begins with the turn and ends with its commit or rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otelctx.inference.detokenize import Detokenizer
+from otelctx.inference.guard import Prompt
+from otelctx.inference.overflow import Fits, Mode, Reject, Truncate, plan
+from otelctx.sessions.record import SessionRecord
+from otelctx.sessions.window import TokenWindow, Tx
+
+__all__ = ["Placed", "kept_ids", "place", "place_alone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """``ids``: all that is in context, int32; ``before``: tokens that the window held, ``evicted`` of which left."""
+
+    ids: NDArray[np.int32]
+    verdict: Fits | Truncate
+    tx: Tx | None = None
+    before: int = 0
+    evicted: int = 0
+
+
+def place_alone(prompt: Prompt, window: int, max_tokens: int | None) -> Placed:
+    """A turn without a session: its prompt is all there is. Raises ``TokenLimitExceeded``."""
+    ids = np.asarray(prompt.ids, np.int32)
+    verdict = plan(window=window, pinned=0, turns=(), new=len(ids), max_tokens=max_tokens, mode="reject")
+    if isinstance(verdict, Reject):
+        raise verdict.error()
+    return Placed(ids, verdict)
+
+
+def place(record: SessionRecord, prompt: Prompt, max_tokens: int | None, mode: Mode) -> Placed:
+    """Make room for ``prompt`` in the session's window and append it, in a transaction that stays open.
+
+    Raises ``TokenLimitExceeded`` or ``ArenaExhausted``; the window is then as it was.
+    """
+    window = record.window
+    # What closes the last answer was not appended with it: it is fed first now, and belongs to that exchange.
+    owed = record.pending
+    old = window.turns
+    if old:
+        old[-1] += len(owed)
+    older = [len(exchange) for exchange in prompt.exchanges[:-1]]
+    verdict = plan(
+        window=window.limit,
+        pinned=window.pinned + len(prompt.head),
+        turns=[*old, *older],
+        new=len(prompt.exchanges[-1]) + len(prompt.open),
+        max_tokens=max_tokens,
+        mode=mode,
+    )
+    if isinstance(verdict, Reject):
+        raise verdict.error()
+    before, drops = window.kept, verdict.turns if isinstance(verdict, Truncate) else 0
+    tx = window.begin()
+    try:
+        evicted = _append(window, tx, prompt, owed, min(drops, len(old)), max(0, drops - len(old)))
+        return Placed(window.tokens(), verdict, tx, before, evicted)
+    except BaseException:
+        window.rollback(tx)
+        raise
+
+
+def _append(window: TokenWindow, tx: Tx, prompt: Prompt, owed: Sequence[int], evict: int, skip: int) -> int:
+    """``evict`` exchanges leave the window, the prompt's first ``skip`` never come in. Returns the tokens evicted."""
+    if prompt.head:
+        window.append(tx, prompt.head)
+        window.pin(tx, len(prompt.head))
+    evicted = window.evict_turns(tx, evict)
+    if window.marks:
+        window.append(tx, owed)
+    for exchange in prompt.exchanges[skip:]:
+        window.mark_turn(tx)
+        window.append(tx, exchange)
+    window.append(tx, prompt.open)
+    return evicted
+
+
+def kept_ids(detokenizer: Detokenizer, encode: Callable[[str], list[int]], ids: Sequence[int], shown: int) -> list[int]:
+    """Ids of the first ``shown`` characters of the text of ``ids``: those that were generated as far as they reach,
+    the rest encoded anew."""
+    stream = detokenizer.stream()
+    length, whole, at = 0, 0, 0
+    parts: list[str] = []
+    for count, token in enumerate(ids, 1):
+        text = stream.push(token)
+        parts.append(text)
+        length += len(text)
+        if length > shown:
+            break
+        if not stream.pending:
+            whole, at = count, length
+    return [*ids[:whole], *encode("".join(parts)[at:shown])]

@@ -1,0 +1,262 @@
+"""What is told of a turn: its spans and events, the caller's up values and window, and the result at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import time_ns
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from otelctx import semconv
+from otelctx.context.current import OVERFLOWED, TRUNCATED, TURN, USAGE_INPUT, USAGE_OUTPUT
+from otelctx.context.keys import KeySpec
+from otelctx.context.scope import Scope
+from otelctx.context.state import Window
+from otelctx.errors import OtelctxError, TokenLimitExceeded
+from otelctx.inference.job import Admission, Ended
+from otelctx.inference.overflow import Mode, Truncate
+from otelctx.inference.tracing import TurnTrace, outcome_of
+from otelctx.inference.turn import Outcome, TurnRequest, TurnResult, Usage
+from otelctx.sessions.record import SessionRecord
+from otelctx.telemetry.instruments import instruments
+
+__all__ = ["Times", "TurnReport"]
+
+_NS: Final = 1_000_000_000
+_OUTCOMES: Final[Mapping[str | None, Outcome]] = {"deadline": "deadline", "memory": "oom", None: "completed"}
+
+
+class Times:
+    """Moments of one turn: in seconds of the engine's clock, and as nanoseconds since the epoch."""
+
+    __slots__ = ("_clock", "_epoch", "started")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.started = clock()
+        self._epoch = time_ns() - int(self.started * _NS)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def ns(self, at: float) -> int:
+        return self._epoch + int(at * _NS)
+
+
+class TurnReport:
+    """One turn, from its arrival to its one outcome. Belongs to the event loop."""
+
+    def __init__(
+        self, request: TurnRequest, *, model: str, window: int, mode: Mode, scope: Scope | None, times: Times
+    ) -> None:
+        """``window`` in tokens; ``mode`` is what happens when it is full; ``scope`` is the caller's."""
+        self.times = times
+        self.window = Window(0, window)
+        self._request = request
+        self._scope = scope
+        self._mode = mode
+        self._trace = TurnTrace(model, times.ns(times.started), session=request.session, attributes=_asked(request))
+        self._trace.enter("queue", times.ns(times.started))
+        self._record: SessionRecord | None = None
+        self._prompt = self._dropped = self._evicted = self._reused = self._expected = self._turn = 0
+        self._started = False
+        self._first: float | None = None
+        self._last = 0.0
+
+    # what becomes known, in this order
+
+    def leased(self, record: SessionRecord) -> None:
+        """The turn has its session; nobody else changes it now."""
+        self._record = record
+        self._turn = record.turns + 1
+        self._expected = record.window.kept
+
+    def neutralised(self, count: int) -> None:
+        """``count`` special tokens that messages spelled out were made text."""
+        if count:
+            self._trace.set({semconv.SPECIAL_TOKENS: count})
+
+    def admitted(self, admission: Admission, version: int) -> None:
+        """``version`` is what to report for a turn without a session, whose window has none."""
+        verdict, record = admission.verdict, self._record
+        self._prompt, self._evicted = verdict.prompt, admission.evicted
+        if isinstance(verdict, Truncate):
+            self._truncated(verdict, admission)
+        generation, version = (0, version) if record is None else (record.generation, admission.version)
+        self._show(Window(self._prompt, self.window.limit, admission.total_evicted, 0, generation, version))
+
+    def started(self, at: float, row: int, reused: int) -> None:
+        self._reused, self._started = reused, True
+        attributes: dict[str, AttributeValue] = {
+            semconv.ROW: row,
+            semconv.TOKENS_PREFILLED: self._prompt - reused,
+            semconv.GEN_AI_CACHE_READ_TOKENS: reused,
+        }
+        if self._expected and (self._dropped or not reused):
+            attributes[semconv.REUSE_MISS] = "truncated" if self._dropped else "row_taken"
+        self._trace.enter("prefill", self.times.ns(at), attributes)
+
+    def first_token(self, at: float) -> None:
+        self._first = at
+        self._trace.enter("decode", self.times.ns(at))
+
+    def result(self, ended: Ended) -> TurnResult:
+        """What the turn's result is, if its reader takes it."""
+        before = self.window
+        self._last = ended.at
+        self.window = Window(ended.used, before.limit, before.evicted, 0, before.generation, before.version + 1)
+        if ended.limit == "context":
+            self._overflow(ended.used, ended.used, "output", "length")
+        return TurnResult(
+            finish_reason=ended.reason,
+            outcome=_OUTCOMES.get(ended.limit, "length"),
+            usage=self.usage(ended.sampled),
+            limit=ended.limit,
+            cut=ended.cut,
+            window=self.window,
+            time_to_first_token=None if self._first is None else self._first - self.times.started,
+            session=self._request.session,
+        )
+
+    def usage(self, sampled: int = 0) -> Usage:
+        return Usage(self._prompt, sampled, self._reused, self._dropped)
+
+    # the one outcome
+
+    def refused(self, error: BaseException) -> None:
+        """The turn was not admitted."""
+        if isinstance(error, TokenLimitExceeded):
+            known = error.details
+            tokens = known.get("n_prompt_tokens", known.get("n_prompt_tokens_at_least", 0))
+            self._overflow(tokens, tokens, "prompt", "reject")
+        self._end(outcome_of(error), 0, error=error)
+
+    def answered(self, result: TurnResult) -> None:
+        """The reader takes the last of it."""
+        tokens = result.usage.completion_tokens
+        per_token = None
+        if self._first is not None and tokens > 1:
+            per_token = (self._last - self._first) / (tokens - 1)
+        self._show(self.window)
+        if self._request.session is not None:
+            self._record_up(TURN.spec, self._turn)
+        instruments().window_tokens.record(self.window.used, {semconv.WINDOW_MODE: self._mode}, self._trace.context)
+        found = {semconv.LIMIT: result.limit, semconv.CUT: result.cut}
+        extra = {key: value for key, value in found.items() if value is not None}
+        self._end(result.outcome, tokens, finish=result.finish_reason, per_token=per_token, extra=extra)
+
+    def failed(self, error: OtelctxError, sampled: int) -> None:
+        self._end(outcome_of(error), sampled, error=error)
+
+    def cancelled(self, sampled: int) -> None:
+        """The reader has gone. Nothing happens if there was an outcome before."""
+        self._end("cancelled", sampled)
+
+    def _end(
+        self,
+        outcome: Outcome,
+        sampled: int,
+        *,
+        finish: str = "error",
+        error: BaseException | None = None,
+        per_token: float | None = None,
+        extra: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        attributes: dict[str, AttributeValue] = {semconv.GEN_AI_FINISH_REASONS: [finish], **(extra or {})}
+        if self._prompt:
+            attributes |= self._spent(sampled)
+        if sampled:
+            self._trace.note({semconv.GEN_AI_OUTPUT_TOKENS: sampled})
+        first = None if self._first is None else self._first - self.times.started
+        if first is not None and self._request.stream:
+            attributes[semconv.GEN_AI_TIME_TO_FIRST_CHUNK] = first
+        ended = self._trace.end(
+            outcome,
+            self.times.ns(self.times.now()),
+            error=error,
+            attributes=attributes,
+            time_to_first_token=first,
+            time_per_token=per_token,
+        )
+        if ended and self._prompt:
+            self._count(sampled)
+
+    def _spent(self, sampled: int) -> dict[str, AttributeValue]:
+        window = self.window
+        spent: dict[str, AttributeValue] = {
+            semconv.GEN_AI_INPUT_TOKENS: self._prompt,
+            semconv.GEN_AI_OUTPUT_TOKENS: sampled,
+            semconv.GEN_AI_CACHE_READ_TOKENS: self._reused,
+            semconv.WINDOW_MODE: self._mode,
+            semconv.WINDOW_USED: window.used,
+            semconv.WINDOW_LIMIT: window.limit,
+            semconv.WINDOW_EVICTED: window.evicted,
+            semconv.WINDOW_VERSION: window.version,
+        }
+        # Never false: the conventions know it only as true.
+        return spent | {semconv.GEN_AI_COMPACTED: True} if self._dropped else spent
+
+    def _count(self, sampled: int) -> None:
+        self._record_up(USAGE_INPUT.spec, self._prompt)
+        self._record_up(USAGE_OUTPUT.spec, sampled)
+        prefilled = self._prompt - self._reused if self._started else 0
+        for action, tokens in (("reused", self._reused), ("prefilled", prefilled), ("evicted", self._evicted)):
+            if tokens:
+                instruments().kv_tokens.add(tokens, {semconv.ACTION: action}, self._trace.context)
+
+    # events and the caller's scope
+
+    def _truncated(self, verdict: Truncate, admission: Admission) -> None:
+        self._dropped = verdict.dropped
+        self._overflow(verdict.before, verdict.after, verdict.reason, verdict.action)
+        removed = self._tokens(verdict.before, verdict.after, verdict.reason, verdict.action)
+        self._trace.event(semconv.EVENT_TRUNCATION, removed)
+        self._record_up(TRUNCATED.spec, True)
+        if admission.evicted:
+            left = admission.before - admission.evicted
+            self._trace.event(
+                semconv.EVENT_EVICTION, self._tokens(admission.before, left, verdict.reason, verdict.action)
+            )
+
+    def _overflow(self, before: int, after: int, reason: str, action: str) -> None:
+        self._trace.event(semconv.EVENT_OVERFLOW, self._tokens(before, after, reason, action))
+        self._record_up(OVERFLOWED.spec, True)
+
+    def _tokens(self, before: int, after: int, reason: str, action: str) -> dict[str, AttributeValue]:
+        return {
+            semconv.TOKENS_BEFORE: before,
+            semconv.TOKENS_AFTER: after,
+            semconv.TOKENS_LIMIT: self.window.limit,
+            semconv.REASON: reason,
+            semconv.ACTION: action,
+        }
+
+    def _show(self, window: Window) -> None:
+        self.window = window
+        if self._scope is not None:
+            self._scope.report(window)
+
+    def _record_up(self, spec: KeySpec, value: int) -> None:
+        scope = self._scope
+        if scope is None:
+            return
+        if scope.ended:
+            instruments().late.add(1)
+        else:
+            scope.record(spec, value)
+
+
+def _asked(request: TurnRequest) -> dict[str, AttributeValue]:
+    params = request.params
+    asked: dict[str, AttributeValue] = {
+        semconv.GEN_AI_REQUEST_TEMPERATURE: float(params.temperature),
+        semconv.GEN_AI_REQUEST_TOP_P: float(params.top_p),
+    }
+    if request.max_tokens is not None:
+        asked[semconv.GEN_AI_REQUEST_MAX_TOKENS] = request.max_tokens
+    if params.seed is not None:
+        asked[semconv.GEN_AI_REQUEST_SEED] = params.seed
+    if request.stream:
+        asked[semconv.GEN_AI_REQUEST_STREAM] = True
+    return asked
