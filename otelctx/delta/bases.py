@@ -1,6 +1,8 @@
 """What a receiver keeps of the states it has seen, so that a later frame can refer to them.
 
-A base is a cache entry and nothing else: dropping any of them at any moment only costs the sender one FULL frame.
+A base is a cache entry and nothing else: dropping any of them at any moment only costs the sender one FULL frame. So
+the rules are about fairness and memory alone. They are all least recently used first: within a session, so that one
+that changes with every request does not push out what it returns to; within a client, once it is the largest.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class BaseCache:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_prefix: dict[tuple[str, bytes], Base] = {}
-        self._by_session: dict[tuple[str, str], list[bytes]] = {}
+        self._by_session: dict[tuple[str, str], list[bytes]] = {}  # least recently used first
         self._by_client: dict[str, OrderedDict[tuple[str, bytes], None]] = {}
         self._client_bytes: dict[str, int] = {}
         self.bytes = 0
@@ -77,6 +79,10 @@ class BaseCache:
         known = self._by_prefix.get(key)
         if known is not None:
             self._by_client[known.client].move_to_end(key)
+            roots = self._by_session[(domain, known.state.session_id or "")]
+            if roots[-1] != key[1]:
+                roots.remove(key[1])
+                roots.append(key[1])
             return known.state.root == state.root
         base = Base(domain, state, client, memory(state))
         if base.cost > self._limits.base_bytes:

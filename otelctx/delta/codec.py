@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -218,6 +220,8 @@ def decode_frame(body: bytes) -> Frame:
         raise MalformedFrame(f"a root of {len(message.root)} bytes")
     if len(message.base) != (BASE_BYTES if kind is FrameKind.DELTA else 0):
         raise MalformedFrame(f"a base of {len(message.base)} bytes in a {kind.name}")
+    if message.table < 1:
+        raise MalformedFrame("no table revision")
     if message.table > TABLE_REVISION:  # its ids may mean anything: the root is all that can be answered to
         return Frame(kind, message.root, message.base, table=message.table)
     return _checked(message, kind)
@@ -246,14 +250,15 @@ def _literal(name: str) -> str:
 def encode_ack(ack: Ack, *, signed: bool) -> bytes:
     """Bytes of ``ack``, without MAC, shortened to 512 header characters (MAC counted if ``signed``).
 
-    Up entries are written in the order given; those at the end are dropped first, and ``truncated`` is set.
+    Up entries are written in the order given, as far as there is room; if some are left out, ``truncated`` is set.
     """
     room = (MAX_ACK_CHARS - 2) // 4 * 3 - (MAC_BYTES if signed else 0)
     data = _ack_bytes(ack)
-    while len(data) > room and ack.ups:
-        ack = ack.without_last_up()
-        data = _ack_bytes(ack)
-    return data
+    if len(data) <= room or not ack.ups:
+        return data
+    room -= len(_ack_bytes(replace(ack, ups=(), truncated=True)))
+    fits = sum(used <= room for used in accumulate(item.size for item in ack.ups))
+    return _ack_bytes(replace(ack, ups=ack.ups[:fits], truncated=True))
 
 
 def _ack_bytes(ack: Ack) -> bytes:
@@ -296,8 +301,8 @@ def decode_ack(body: bytes) -> Ack:
         kind, held, reason = AckKind(message.kind), Held(message.held), NackReason(message.reason)
     except (DecodeError, ValueError):
         raise MalformedFrame("not an ack") from None
-    if len(message.root) != BASE_BYTES:
-        raise MalformedFrame(f"an ack's root of {len(message.root)} bytes")
+    if len(message.root) != BASE_BYTES or message.table < 1:
+        raise MalformedFrame(f"an ack with a root of {len(message.root)} bytes and table revision {message.table}")
     if len(message.up) > MAX_ENTRIES:
         raise OversizedFrame(f"{len(message.up)} up entries")
     window = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
@@ -75,9 +75,6 @@ class Ack:
     window: Window | None = None
     moved: str = ""
     truncated: bool = False
-
-    def without_last_up(self) -> Ack:
-        return replace(self, ups=self.ups[:-1], truncated=True)
 
 
 def full(state: State, table: int = TABLE_REVISION) -> Frame:

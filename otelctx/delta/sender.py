@@ -1,15 +1,26 @@
 """The sending side of one link, sans I/O: which frame to send to an origin, and what its reply teaches.
 
 All that a sender knows of an origin it has learned from acks that echo the root of the exchange they answer. Silence
-never removes information: a link that stops acking is sent more, not less. The whole behaviour is two tables,
-``SENDS`` (what a state sends) and ``TRANSITIONS`` (what an event does in a state); a pair that is not in the second
-changes nothing.
+never removes information: a link that stops acking is sent more, not less.
 
     UNKNOWN     fewer than three acks in a row                 FULL
     AWARE       the origin acks                                REF, DELTA or FULL, whichever it can read and is smallest
     MIXED       it acks on some paths only                     per path as AWARE or as UNKNOWN
     FULL_ONLY   it kept losing bases; ten minutes              FULL
     W3C_ONLY    our header is too much for it; ten minutes     none
+
+Theory of operation
+    A reply is first reduced to one :class:`Event`, by its status, its ack and whether the frame was compact. Three
+    tables say the rest: ``SENDS``, what a state sends; ``TRANSITIONS``, what an event does in a state, where a pair
+    that is missing changes nothing; ``RESENDS``, what is to be repeated. Times, which are all in ``limits``, lead back
+    by ``AFTER_PENALTY``.
+
+    What an exchange says of the *state* is only believed if no transition came between its beginning and its end (its
+    ``epoch`` is still the link's): ten requests in flight that all report the same trouble are one trouble. What it
+    says of *bases* is true at any time, for they are addressed by content.
+
+    Acks are counted in a row for the link and for each path, since a path may be served by somebody else. Silence on
+    one path therefore costs that path alone (MIXED) and no other.
 """
 
 from __future__ import annotations
@@ -22,7 +33,7 @@ from typing import Final, Literal
 
 from otelctx.context.state import State
 from otelctx.delta.limits import BASE_BYTES, Limits
-from otelctx.delta.links import BootIds, HeldBases, NackBudget
+from otelctx.delta.links import Answerer, BootIds, HeldBases, NackBudget
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
 from otelctx.semconv import TABLE_REVISION
 
@@ -45,8 +56,8 @@ class Event(Enum):
     ACKED = auto()
     SILENT = auto()  # 2xx without an ack, not GET or HEAD
     NO_EVIDENCE = auto()  # a 502, 429, 304 or redirect without an ack says nothing
-    BASE_LOST = auto()  # 412 and NACK to a REF or DELTA, before the app ran
-    BASE_LOST_QUIETLY = auto()  # 412 without ack to a REF or DELTA: perhaps the ack was stripped
+    BASE_LOST = auto()  # 412 to a REF or DELTA before the app ran: by its NACK, or as nothing else can be meant
+    BASE_LOST_AGAIN = auto()  # the second within twenty such frames
     NACKED_ROOT = auto()  # the app ran; the origin computes another root, or the frame is over its limits
     NACKED_TABLE = auto()  # the app ran; the origin has an older table
     NACKED_BASE = auto()  # the app ran without the base, as it was configured to
@@ -85,11 +96,18 @@ TRANSITIONS: Final[Mapping[tuple[LinkState, Event], LinkState]] = {
     # ACKED moves UNKNOWN to AWARE only at the third ack in a row; see Sender._count.
     (_U, Event.ACKED): _A,
     (_A, Event.SILENT): _M,
-    **{(state, Event.NACKED_ROOT): _F for state in (_U, _A, _M)},
+    **{(state, event): _F for state in (_U, _A, _M) for event in (Event.NACKED_ROOT, Event.BASE_LOST_AGAIN)},
     **{(state, Event.HEADER_REFUSED): _W for state in (_U, _A, _M, _F)},
 }
 # Where a state returns to when its time is over.
 AFTER_PENALTY: Final[Mapping[LinkState, LinkState]] = {_M: _A, _F: _U, _W: _U}
+# What is sent once more, if the body can be. A NACK on any other status means that the app ran: never again.
+RESENDS: Final[Mapping[Event, Verdict]] = {
+    Event.BASE_LOST: Verdict.RESEND_FULL,
+    Event.HEADER_REFUSED: Verdict.RESEND_PLAIN,
+}
+_BASE_LOST: Final = frozenset((Event.BASE_LOST, Event.NACKED_BASE))
+_APP_RAN_WITHOUT: Final = frozenset((Event.SILENT, Event.NACKED_BASE, Event.NACKED_ROOT, Event.NACKED_TABLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,27 +212,42 @@ class Sender:
         if ack is not None and ack.root != offer.frame.root[:BASE_BYTES]:
             ack = None  # of another exchange: a cache or a confused proxy
         event = _event(offer, reply, ack)
-        switched = ack is not None and self._boots.seen(ack.boot_id, began=offer.began, now=now)
-        if switched:
-            self._held.drop_process()
-        if ack is not None and ack.kind is AckKind.ACK and ack.held is not Held.NONE:
-            self._held.keep(offer.state, ack.held, now)
-        self._learn(offer, event, now)
-        return self._verdict(offer, reply, event, ack, switched, now), self._lost(offer, event)
+        if ack is not None:
+            self._note(offer, ack, now)
+        if event is Event.NACKED_TABLE and ack is not None:
+            self.table = max(1, min(self.table, ack.table))
+        verdict = RESENDS.get(event, Verdict.DONE) if reply.replayable else Verdict.DONE
+        lost = offer.compact and event in _APP_RAN_WITHOUT
+        if event in _BASE_LOST:
+            self._held.drop(offer.state.session_id)
+            if self._nacks.spent(self._boots.switch(offer.began)):
+                event = Event.BASE_LOST_AGAIN
+        if offer.epoch == self._epoch:
+            self._learn(offer.path, event, now)
+        elif event is Event.SILENT:  # out of date as to the state; but that path did not understand
+            self._paths.pop(offer.path, None)
+        return verdict, lost
 
     def failed(self, offer: Offer) -> None:
         """No reply at all: nothing is learned."""
 
-    def _learn(self, offer: Offer, event: Event, now: float) -> None:
-        self._count(offer.path, event)
-        if offer.epoch != self._epoch:
-            return  # begun before the last transition: what it says of the state is out of date
-        target = TRANSITIONS.get((self.state, event))
-        if target is None or (event is Event.ACKED and self._acks < self._limits.acks_until_aware):
-            if self.state is LinkState.MIXED and event is Event.SILENT:
-                self._until = now + self._limits.penalty
+    def _note(self, offer: Offer, ack: Ack, now: float) -> None:
+        """Which process answered, and what it holds."""
+        answerer = self._boots.seen(ack.boot_id, began=offer.began, now=now)
+        if answerer is Answerer.OTHER:
+            self._held.drop_process()
+        elif answerer is Answerer.EARLIER and ack.held is Held.PROCESS:
             return
-        self._move(target, now)
+        if ack.kind is AckKind.ACK and ack.held is not Held.NONE:
+            self._held.keep(offer.state, ack.held, now)
+
+    def _learn(self, path: str, event: Event, now: float) -> None:
+        self._count(path, event)
+        target = TRANSITIONS.get((self.state, event))
+        if target is not None and (event is not Event.ACKED or self._acks >= self._limits.acks_until_aware):
+            self._move(target, now)
+        elif self.state is LinkState.MIXED and event is Event.SILENT:
+            self._until = now + self._limits.penalty  # an incident: the ten minutes begin anew
 
     def _count(self, path: str, event: Event) -> None:
         if event is Event.ACKED:
@@ -232,27 +265,6 @@ class Sender:
             return self._paths[path]
         return 0
 
-    def _verdict(
-        self, offer: Offer, reply: Reply, event: Event, ack: Ack | None, switched: bool, now: float
-    ) -> Verdict:
-        if event is Event.NACKED_TABLE and ack is not None:
-            self.table = min(self.table, ack.table)
-        if event is Event.HEADER_REFUSED:
-            return Verdict.RESEND_PLAIN if reply.replayable else Verdict.DONE
-        if event in (Event.BASE_LOST, Event.BASE_LOST_QUIETLY, Event.NACKED_BASE):
-            self._held.drop(offer.state.session_id)
-            if self._nacks.spent(after_switch=switched or self._boots.switched_recently(offer.began)):
-                self._move(LinkState.FULL_ONLY, now)
-        if event is Event.BASE_LOST and reply.replayable:
-            return Verdict.RESEND_FULL
-        if event is Event.BASE_LOST_QUIETLY and reply.replayable and reply.idempotent:
-            return Verdict.RESEND_FULL
-        return Verdict.DONE
-
-    @staticmethod
-    def _lost(offer: Offer, event: Event) -> bool:
-        return offer.compact and event in (Event.SILENT, Event.NACKED_BASE, Event.NACKED_ROOT)
-
     def _move(self, target: LinkState, now: float) -> None:
         self.state = target
         self._epoch += 1
@@ -266,16 +278,22 @@ class Sender:
 
 def _event(offer: Offer, reply: Reply, ack: Ack | None) -> Event:
     if ack is None:
-        if reply.status in (431, 494):
-            return Event.HEADER_REFUSED
-        if reply.status == 412 and offer.compact:
-            return Event.BASE_LOST_QUIETLY
-        return Event.SILENT if 200 <= reply.status < 300 and not reply.safe else Event.NO_EVIDENCE
+        return _unacked(offer, reply)
     if ack.kind is AckKind.ACK:
         return Event.ACKED
     if reply.status == 412 and offer.compact:
         return Event.BASE_LOST
+    if ack.reason is NackReason.UNKNOWN_BASE and not offer.compact:
+        return Event.NO_EVIDENCE  # a FULL needs no base: whatever says so is confused
     return _NACKED.get(ack.reason, Event.NO_EVIDENCE)
+
+
+def _unacked(offer: Offer, reply: Reply) -> Event:
+    if reply.status in (431, 494):
+        return Event.HEADER_REFUSED
+    if reply.status == 412 and offer.compact and reply.idempotent:
+        return Event.BASE_LOST  # the request has no precondition that could have failed: the ack was stripped
+    return Event.SILENT if 200 <= reply.status < 300 and not reply.safe else Event.NO_EVIDENCE
 
 
 _NACKED: Final[Mapping[NackReason, Event]] = {

@@ -230,10 +230,14 @@ def test_returning_to_an_older_process_is_a_balancer_but_a_late_reply_is_not() -
     late = link.offer(full=True)
     link.now = 1
     link.ack(link.offer(full=True), boot=2)
-    link.ack(late, boot=1)  # begun before the second process was known
+    link.ack(late, boot=1)  # begun before the second process was known: it has nothing to say
     link.now = 2
-    link.ack(link.offer(full=True), boot=2)
-    assert link.kind() == "FULL"  # begun after it, answered by the one before: two processes
+    assert link.kind() == "REF"
+    link.ack(link.offer(), boot=2)
+    assert link.kind() == "REF"
+    link.now = 3
+    link.ack(link.offer(full=True), boot=1)
+    assert link.kind() == "FULL"  # begun after the second had answered, answered by the first: two processes
 
 
 def test_a_base_expires_a_minute_after_its_last_ack() -> None:
@@ -253,15 +257,17 @@ def test_get_is_full_until_its_path_has_acked_one() -> None:
     assert link.sender.state is LinkState.AWARE
 
 
-def test_an_older_table_is_spoken_from_its_nack_on() -> None:
+def test_an_older_table_is_spoken_from_its_nack_on_and_none_before_the_first() -> None:
     link = Link().aware()
-    offer = link.offer()
-    assert offer.frame is not None
-    ack = Ack(AckKind.NACK, offer.frame.root[:8], boot_id=1, reason=NackReason.TABLE, table=0)
-    assert link.reply(offer, 200, ack) is Verdict.DONE
-    again = link.offer(full=True)
-    assert again.frame is not None
-    assert again.frame.table == 0
+    link.sender.table = 3  # as a later version would begin
+    for told, spoken in ((2, 2), (3, 2), (1, 1), (0, 1)):
+        offer = link.offer(full=True)
+        assert offer.frame is not None
+        ack = Ack(AckKind.NACK, offer.frame.root[:8], boot_id=1, reason=NackReason.TABLE, table=told)
+        assert link.reply(offer, 200, ack) is Verdict.DONE
+        again = link.offer(full=True)
+        assert again.frame is not None
+        assert again.frame.table == spoken
 
 
 def test_a_reply_begun_before_the_last_transition_updates_bases_and_not_the_state() -> None:
