@@ -9,32 +9,41 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from otelctx.errors import ConfigError
-from otelctx.settings import Settings
 
-__all__ = ["Backend", "Collector", "Jaeger", "find", "free_ports"]
+__all__ = ["Backend", "Collector", "Jaeger", "Launch", "find", "free_ports", "get"]
 
-_CONFIGS: Final = Path(__file__).resolve().parents[2] / "collector"
+_ROOT: Final = Path(__file__).resolve().parents[2]
 _READY: Final = 30.0  # seconds
+_ATTEMPTS: Final = 3
+_OURS: Final = ("OTEL_", "OTELCTX_")
 
 
 def find(name: str) -> Path:
-    """The newest built binary ``otelctx-collector`` or ``jaeger``. Raises :class:`~otelctx.errors.ConfigError`."""
-    found = sorted(
-        (Settings.load().cache_dir / "backends").glob(f"*/{name}"), key=lambda path: path.stat().st_mtime, reverse=True
-    )
-    if not found:
-        raise ConfigError(f"{name} is not built; run: scripts/backends build (needs Go, about nine minutes, once)")
-    return found[0]
+    """The built binary ``otelctx-collector`` or ``jaeger`` of the versions that this checkout names.
+
+    Raises :class:`~otelctx.errors.ConfigError` if it is not built, or if this is no checkout.
+    """
+    script = _ROOT / "scripts" / "backends"
+    if not script.is_file():
+        raise ConfigError(f"{name} is built and configured in a checkout of otelctx's repository; this is none")
+    # Asked rather than guessed: where it lies depends on a hash of the manifests, and the script must run before
+    # anything is installed.
+    done = subprocess.run([sys.executable, str(script), "path", name], capture_output=True, text=True)
+    if done.returncode:
+        raise ConfigError(done.stderr.strip())
+    return Path(done.stdout.strip())
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,21 +55,58 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a process once, and how to see that it is ready."""
+
+    command: list[str]
+    ready: Callable[[], bool]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 class Backend:
     """One child process with its log. A context manager; :meth:`close` may be called any number of times."""
 
-    def __init__(self, command: list[str], env: dict[str, str], log: Path, health: str) -> None:
-        """Start it and wait until ``health`` answers 200. Raises ``RuntimeError`` with the log's end if it does not."""
+    def __init__(self, log: Path) -> None:
+        """Start it and wait until it is ready. Raises ``RuntimeError`` with the log's end if it does not get there."""
         self.log = log
-        with log.open("wb") as out:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._start(self.plan())
+                return
+            except RuntimeError as exc:
+                # Between choosing a port and binding it, somebody else may have taken it: choose again.
+                if attempt == _ATTEMPTS or "address already in use" not in self.tail().lower():
+                    raise RuntimeError(f"{exc}\n{self.tail(2000)}") from None
+
+    def plan(self) -> Launch:
+        """Choose ports and say how to start. Called once per attempt."""
+        raise TypeError(f"{type(self).__name__} does not say how it is started")
+
+    def _start(self, launch: Launch) -> None:
+        # The user's own settings are for the user's own processes, not for these.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        with self.log.open("wb") as out:
             self._process = subprocess.Popen(
-                command, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                launch.command,
+                env={**inherited, **launch.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
         try:
-            _poll(lambda: _get(health)[0] == 200, lambda: self._process.poll() is None, f"{command[0]} at {health}")
-        except RuntimeError as exc:
+            poll(launch.ready, lambda: self._process.poll() is None, launch.command[0])
+        except BaseException:
             self.close()
-            raise RuntimeError(f"{exc}\n{log.read_text(errors='replace')[-2000:]}") from None
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tail(self, size: int = 8000) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-size:]
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -71,7 +117,7 @@ class Backend:
                 self._process.kill()
         self._process.wait()
 
-    def __enter__(self) -> Backend:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -83,35 +129,52 @@ class Backend:
 class Jaeger(Backend):
     """Jaeger with its traces in memory. ``url`` is its HTTP API, ``otlp`` host:port of its OTLP over gRPC."""
 
+    url: str
+    otlp: str
+
     def __init__(self, folder: Path) -> None:
         """``folder`` takes the log. Raises :class:`~otelctx.errors.ConfigError` if Jaeger is not built."""
+        self._binary = find("jaeger")
+        super().__init__(folder / "jaeger.log")
+
+    def plan(self) -> Launch:
         query, query_grpc, otlp, health, metrics = free_ports(5)
         self.url = f"http://127.0.0.1:{query}"
         self.otlp = f"127.0.0.1:{otlp}"
-        env = {
-            "OTELCTX_JAEGER_QUERY_PORT": str(query),
-            "OTELCTX_JAEGER_QUERY_GRPC_PORT": str(query_grpc),
-            "OTELCTX_JAEGER_OTLP_PORT": str(otlp),
-            "OTELCTX_JAEGER_HEALTH_PORT": str(health),
-            "OTELCTX_JAEGER_METRICS_PORT": str(metrics),
-            # Else Jaeger tries to trace itself to port 4317, and warns for ever.
-            "OTEL_TRACES_SAMPLER": "always_off",
-        }
-        command = [str(find("jaeger")), "--config", str(_CONFIGS / "jaeger.yaml")]
-        super().__init__(command, env, folder / "jaeger.log", f"http://127.0.0.1:{health}/status")
+        return Launch(
+            [str(self._binary), "--config", str(_ROOT / "collector" / "jaeger.yaml")],
+            lambda: get(f"http://127.0.0.1:{health}/status")[0] == 200,
+            {
+                "OTELCTX_JAEGER_QUERY_PORT": str(query),
+                "OTELCTX_JAEGER_QUERY_GRPC_PORT": str(query_grpc),
+                "OTELCTX_JAEGER_OTLP_PORT": str(otlp),
+                "OTELCTX_JAEGER_HEALTH_PORT": str(health),
+                "OTELCTX_JAEGER_METRICS_PORT": str(metrics),
+                # Else Jaeger tries to trace itself to port 4317, and warns for ever.
+                "OTEL_TRACES_SAMPLER": "always_off",
+            },
+        )
 
     def get(self, path: str, **query: str) -> Any:
         """JSON of an API path, or ``None`` for 404. Raises ``RuntimeError`` for what is no JSON: an unknown
         path is answered with 200 and the UI's page."""
-        status, kind, body = _get(f"{self.url}{path}?{urllib.parse.urlencode(query)}")
-        if status == 404:
-            return None
-        if status != 200 or "html" in kind:
+        return self._json(path, *get(f"{self.url}{path}?{urllib.parse.urlencode(query)}"))
+
+    def transform(self, document: bytes) -> Any:
+        """What the UI's upload makes of an OTLP/JSON document: traces in the shape of :meth:`get`'s ``/api/traces``.
+
+        Raises ``RuntimeError`` with Jaeger's answer if it refuses it.
+        """
+        return self._json("/api/transform", *get(f"{self.url}/api/transform", document))
+
+    def _json(self, path: str, status: int, kind: str, body: bytes) -> Any:
+        if not kind.startswith("application/json") or status not in (200, 404):
             raise RuntimeError(f"{path} answered {status} {kind}: {body[:200]!r}")
-        return json.loads(body)
+        return json.loads(body) if status == 200 else None
 
     def trace(self, trace_id: str) -> list[dict[str, Any]]:
-        """Spans of a trace as Jaeger's UI gets them, each with its ``service``; empty if there is no such trace."""
+        """Spans of a trace as Jaeger's UI gets them, each with its ``service`` and ``attributes``; empty if there is
+        no such trace."""
         found = self.get(f"/api/traces/{trace_id}")
         spans: list[dict[str, Any]] = []
         for trace in found["data"] if found else ():
@@ -121,13 +184,17 @@ class Jaeger(Backend):
                 spans.append({**span, "service": service, "attributes": tags})
         return spans
 
-    def search(self, service: str, **tags: str) -> list[str]:
-        """Ids of the service's traces that have a span with all these tags (dots as ``__``)."""
-        wanted = {key.replace("__", "."): value for key, value in tags.items()}
-        found = self.get("/api/traces", service=service, tags=json.dumps(wanted), limit="1000")
+    def search(self, service: str, tags: Mapping[str, str] | None = None) -> list[str]:
+        """Ids of the service's traces that have one span on which, or on an event of which, are all these tags.
+
+        Values are strings whatever the attribute's type: ``{"otelctx.overflow": "true"}``.
+        """
+        found = self.get("/api/traces", service=service, tags=json.dumps(dict(tags or {})), limit="1000")
         return [trace["traceID"] for trace in found["data"] or ()] if found else []
 
-    def wait_for(self, trace_id: str, complete: Callable[[list[dict[str, Any]]], bool], timeout: float = 30.0) -> Any:
+    def wait_for(
+        self, trace_id: str, complete: Callable[[list[dict[str, Any]]], bool], timeout: float = 30.0
+    ) -> list[dict[str, Any]]:
         """The spans of a trace as soon as ``complete(spans)``. Raises ``TimeoutError`` with what had arrived."""
         spans: list[dict[str, Any]] = []
 
@@ -136,7 +203,7 @@ class Jaeger(Backend):
             return complete(spans)
 
         try:
-            _poll(arrived, lambda: True, f"trace {trace_id}", timeout)
+            poll(arrived, lambda: self._process.poll() is None, f"trace {trace_id}", timeout)
         except RuntimeError as exc:
             names = ", ".join(f"{s['service']}: {s['operationName']}" for s in spans) or "nothing"
             raise TimeoutError(f"{exc}; arrived: {names}") from None
@@ -150,44 +217,73 @@ class Jaeger(Backend):
 class Collector(Backend):
     """The collector in front of a Jaeger. ``endpoint`` is what ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes."""
 
+    endpoint: str
+    http_endpoint: str
+    metrics_url: str
+
     def __init__(
-        self, folder: Path, jaeger: str, *, sampling_percentage: float = 100.0, decision_wait: str = "3s"
+        self,
+        folder: Path,
+        jaeger: str,
+        *,
+        sampling_percentage: float = 100.0,
+        decision_wait: str = "3s",
+        decision_after_root: str = "500ms",
     ) -> None:
-        """``jaeger`` is host:port of Jaeger's OTLP, ``folder`` takes log and queue. Raises
+        """``jaeger`` is host:port of Jaeger's OTLP, ``folder`` takes log and queue; durations are Go's. Raises
         :class:`~otelctx.errors.ConfigError` if the collector is not built."""
-        grpc, http, health, metrics = free_ports(4)
-        self.endpoint = f"http://127.0.0.1:{grpc}"
-        self.http_endpoint = f"http://127.0.0.1:{http}"
-        env = {
-            "OTELCTX_OTLP_GRPC_PORT": str(grpc),
-            "OTELCTX_OTLP_HTTP_PORT": str(http),
-            "OTELCTX_HEALTH_PORT": str(health),
-            "OTELCTX_METRICS_PORT": str(metrics),
+        self._binary = find("otelctx-collector")
+        self._settings = {
             "OTELCTX_STATE_DIR": str(folder),
             "OTELCTX_JAEGER": jaeger,
             "OTELCTX_SAMPLING_PERCENTAGE": f"{sampling_percentage:g}",
             "OTELCTX_DECISION_WAIT": decision_wait,
-            "OTELCTX_DECISION_AFTER_ROOT": "500ms",
+            "OTELCTX_DECISION_AFTER_ROOT": decision_after_root,
         }
-        command = [str(find("otelctx-collector")), "--config", str(_CONFIGS / "otelctx-collector.yaml")]
-        super().__init__(command, env, folder / "collector.log", f"http://127.0.0.1:{health}/")
+        super().__init__(folder / "collector.log")
+
+    def plan(self) -> Launch:
+        grpc, http, health, metrics = free_ports(4)
+        self.endpoint = f"http://127.0.0.1:{grpc}"
+        self.http_endpoint = f"http://127.0.0.1:{http}"
+        self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
+        return Launch(
+            [str(self._binary), "--config", str(_ROOT / "collector" / "otelctx-collector.yaml")],
+            lambda: get(f"http://127.0.0.1:{health}/")[0] == 200,
+            {
+                **self._settings,
+                "OTELCTX_OTLP_GRPC_PORT": str(grpc),
+                "OTELCTX_OTLP_HTTP_PORT": str(http),
+                "OTELCTX_HEALTH_PORT": str(health),
+                "OTELCTX_METRICS_PORT": str(metrics),
+            },
+        )
 
 
-def _get(url: str) -> tuple[int, str, bytes]:
+# A proxy of the environment has no business with the loopback.
+_direct: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def get(url: str, body: bytes | None = None) -> tuple[int, str, bytes]:
+    """Status, content type and body of a GET, or of a POST of JSON if there is a ``body``; status 0 if nothing
+    answers."""
+    request = urllib.request.Request(url, body, {"content-type": "application/json"} if body is not None else {})
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with _direct.open(request, timeout=10) as answer:
             return answer.status, answer.headers.get("content-type", ""), answer.read()
     except urllib.error.HTTPError as exc:
-        return exc.code, exc.headers.get("content-type", ""), exc.read()
-    except (urllib.error.URLError, OSError):
+        with exc:
+            return exc.code, exc.headers.get("content-type", ""), exc.read()
+    except OSError:
         return 0, "", b""
 
 
-def _poll(done: Callable[[], bool], alive: Callable[[], bool], what: str, timeout: float = _READY) -> None:
+def poll(done: Callable[[], bool], alive: Callable[[], bool], what: str, timeout: float = _READY) -> None:
+    """Return once ``done()``. Raises ``RuntimeError`` if not ``alive()``, or after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while not done():
         if not alive():
-            raise RuntimeError(f"{what} ended at once")
+            raise RuntimeError(f"{what}: the process has ended")
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what} was not ready within {timeout:g} s")
-        time.sleep(0.1)
+        time.sleep(0.05)

@@ -12,15 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from pathlib import Path
 from threading import Condition
+from time import monotonic
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
 from otelctx.testing.spans import Point, SeenEvent, SeenSpan
@@ -31,20 +35,45 @@ _MAX_MESSAGE: Final = 16 * 2**20
 _IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 _KINDS: Final = {0: "INTERNAL", 1: "INTERNAL", 2: "SERVER", 3: "CLIENT", 4: "PRODUCER", 5: "CONSUMER"}
 _VALUE: Final = {"string_value", "bool_value", "int_value", "double_value", "bytes_value"}
+_WITH_SUM: Final = {"histogram", "exponential_histogram", "summary"}
+M = TypeVar("M", bound=Message)
+
+
+class _Kept(Generic[M]):
+    """The newest messages that fit into ``limit`` bytes, and how many did not stay."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._messages: deque[tuple[int, M]] = deque()
+        self.dropped = 0
+
+    def add(self, messages: Iterable[M]) -> None:
+        for message in messages:
+            size = message.ByteSize()
+            self._messages.append((size, message))
+            self._bytes += size
+        while self._bytes > self._limit:
+            size, _ = self._messages.popleft()
+            self._bytes -= size
+            self.dropped += 1
+
+    def list(self) -> list[M]:
+        return [message for _, message in self._messages]
 
 
 class OtlpReceiver:
     """Use it as a context manager; ``endpoint`` is what ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes.
 
-    At most ``limit`` export requests of each signal are kept, the oldest dropped first.
+    At most ``limit`` bytes of each signal are kept, the oldest dropped first and counted in ``dropped``.
     """
 
-    def __init__(self, *, port: int = 0, limit: int = 10_000) -> None:
+    def __init__(self, *, port: int = 0, limit: int = 256 * 2**20) -> None:
         """``port`` 0 takes a free one. Raises ``RuntimeError`` if the port can't be bound."""
         self._changed = Condition()
-        self._spans: deque[ResourceSpans] = deque(maxlen=limit)
-        self._metrics: deque[metrics_service_pb2.ExportMetricsServiceRequest] = deque(maxlen=limit)
-        self._logs: deque[logs_service_pb2.ExportLogsServiceRequest] = deque(maxlen=limit)
+        self._spans: _Kept[ResourceSpans] = _Kept(limit)
+        self._metrics: _Kept[ResourceMetrics] = _Kept(limit)
+        self._logs: _Kept[ResourceLogs] = _Kept(limit)
         self._server = grpc.server(
             futures.ThreadPoolExecutor(2, thread_name_prefix="otlp-receiver"),
             options=[("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 0)],
@@ -72,12 +101,17 @@ class OtlpReceiver:
 
     # reading
 
+    @property
+    def dropped(self) -> int:
+        """Parts of export requests that were received and are not kept any more."""
+        with self._changed:
+            return self._spans.dropped + self._metrics.dropped + self._logs.dropped
+
     def spans(self, trace_id: str | None = None) -> list[SeenSpan]:
         """All spans received so far, or those of one trace (hex), in the order of their starts."""
         with self._changed:
-            batches = list(self._spans)
-        found = [span for batch in batches for span in _seen(batch) if trace_id in (None, span.trace_id)]
-        return sorted(found, key=lambda span: span.start)
+            batches = self._spans.list()
+        return sorted((span for batch in batches for span in _seen(batch, trace_id)), key=lambda span: span.start)
 
     def traces(self) -> dict[str, list[SeenSpan]]:
         """Spans by trace id."""
@@ -87,60 +121,65 @@ class OtlpReceiver:
         return traces
 
     def metrics(self, name: str) -> list[Point]:
-        """The newest points of a metric, one per (service, attributes); ``service.name`` is added to the attributes."""
+        """The newest points of a metric, one per (resource, attributes); ``service.name`` is added to the
+        attributes. Two processes of one service are two resources, so add up what is to be a total."""
         with self._changed:
-            requests = list(self._metrics)
-        points: dict[tuple[Any, ...], Point] = {}
-        for request in requests:
-            for point in _points(request, name):
-                points[tuple(sorted(point.attributes.items()))] = point
+            resources = self._metrics.list()
+        points: dict[tuple[str, str], Point] = {}
+        for resource in resources:
+            identity = repr(sorted(_attributes(resource.resource.attributes).items()))
+            for point in _points(resource, name):
+                points[identity, repr(sorted(point.attributes.items()))] = point
         return list(points.values())
 
     def log_bodies(self) -> list[str]:
         """Bodies of all log records received so far."""
         with self._changed:
-            requests = list(self._logs)
+            resources = self._logs.list()
         return [
             str(_plain(record.body))
-            for request in requests
-            for resource in request.resource_logs
+            for resource in resources
             for scope in resource.scope_logs
             for record in scope.log_records
         ]
 
     def wait_for(self, complete: Callable[[list[SeenSpan]], bool], timeout: float = 10.0) -> list[SeenSpan]:
-        """The spans as soon as ``complete(spans)``; checked at each arrival. Raises ``TimeoutError`` after ``timeout``
+        """The spans as soon as ``complete(spans)``; asked at each arrival. Raises ``TimeoutError`` after ``timeout``
         seconds, with the names of what has arrived."""
+        deadline = monotonic() + timeout
         with self._changed:
-            if self._changed.wait_for(lambda: complete(self.spans()), timeout):
-                return self.spans()
-        names = ", ".join(f"{s.service}: {s.name}" for s in self.spans()) or "nothing"
-        raise TimeoutError(f"the spans waited for did not arrive within {timeout:g} s; arrived: {names}")
+            while not complete(spans := self.spans()):
+                left = deadline - monotonic()
+                if left <= 0:
+                    names = ", ".join(f"{s.service}: {s.name}" for s in spans) or "nothing"
+                    raise TimeoutError(f"the spans waited for did not arrive within {timeout:g} s; arrived: {names}")
+                self._changed.wait(left)
+        return spans
 
     def write_json(self, path: Path | str) -> Path:
-        """Write all spans as OTLP/JSON (ids in hex, as OTLP says) to ``path``; returns it."""
+        """Write all spans to ``path`` as OTLP/JSON, that is protobuf's JSON with ids in hex and enums as numbers;
+        returns it."""
         with self._changed:
-            batches = list(self._spans)
-        document = {"resourceSpans": [_hex_ids(MessageToDict(batch)) for batch in batches]}
+            batches = self._spans.list()
+        resources = [_hex_ids(MessageToDict(batch, use_integers_for_enums=True)) for batch in batches]
         path = Path(path)
-        path.write_text(json.dumps(document))
+        path.write_text(json.dumps({"resourceSpans": resources}))
         return path
 
     # called by the servicers, on gRPC's threads
 
     def add_spans(self, batches: Iterable[ResourceSpans]) -> None:
-        with self._changed:
-            self._spans.extend(batches)
-            self._changed.notify_all()
+        self._add(self._spans, batches)
 
-    def add_metrics(self, request: metrics_service_pb2.ExportMetricsServiceRequest) -> None:
-        with self._changed:
-            self._metrics.append(request)
-            self._changed.notify_all()
+    def add_metrics(self, batches: Iterable[ResourceMetrics]) -> None:
+        self._add(self._metrics, batches)
 
-    def add_logs(self, request: logs_service_pb2.ExportLogsServiceRequest) -> None:
+    def add_logs(self, batches: Iterable[ResourceLogs]) -> None:
+        self._add(self._logs, batches)
+
+    def _add(self, kept: _Kept[M], batches: Iterable[M]) -> None:
         with self._changed:
-            self._logs.append(request)
+            kept.add(batches)
             self._changed.notify_all()
 
 
@@ -158,7 +197,7 @@ class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
         self._receiver = receiver
 
     def Export(self, request: Any, context: Any) -> metrics_service_pb2.ExportMetricsServiceResponse:
-        self._receiver.add_metrics(request)
+        self._receiver.add_metrics(request.resource_metrics)
         return metrics_service_pb2.ExportMetricsServiceResponse()
 
 
@@ -167,7 +206,7 @@ class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
         self._receiver = receiver
 
     def Export(self, request: Any, context: Any) -> logs_service_pb2.ExportLogsServiceResponse:
-        self._receiver.add_logs(request)
+        self._receiver.add_logs(request.resource_logs)
         return logs_service_pb2.ExportLogsServiceResponse()
 
 
@@ -194,11 +233,12 @@ def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     return {pair.key: _plain(pair.value) for pair in pairs}
 
 
-def _seen(batch: ResourceSpans) -> Iterator[SeenSpan]:
+def _seen(batch: ResourceSpans, trace_id: str | None) -> Iterator[SeenSpan]:
     service = str(_attributes(batch.resource.attributes).get("service.name", ""))
     for scope in batch.scope_spans:
         for span in scope.spans:
-            yield _seen_span(span, service)
+            if trace_id in (None, span.trace_id.hex()):
+                yield _seen_span(span, service)
 
 
 def _seen_span(span: Span, service: str) -> SeenSpan:
@@ -218,20 +258,19 @@ def _seen_span(span: Span, service: str) -> SeenSpan:
     )
 
 
-def _points(request: metrics_service_pb2.ExportMetricsServiceRequest, name: str) -> Iterator[Point]:
-    for resource in request.resource_metrics:
-        service = _attributes(resource.resource.attributes).get("service.name", "")
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                if metric.name != name:
-                    continue
-                kind = metric.WhichOneof("data")
-                for point in getattr(metric, kind).data_points if kind else ():
-                    attributes = {"service.name": service, **_attributes(point.attributes)}
-                    if kind == "histogram":
-                        yield Point(attributes, point.sum, point.count)
-                    else:
-                        yield Point(attributes, point.as_int or point.as_double)
+def _points(resource: ResourceMetrics, name: str) -> Iterator[Point]:
+    service = _attributes(resource.resource.attributes).get("service.name", "")
+    for scope in resource.scope_metrics:
+        for metric in scope.metrics:
+            kind = metric.WhichOneof("data")
+            if metric.name != name or kind is None:
+                continue
+            for point in getattr(metric, kind).data_points:
+                attributes = {"service.name": service, **_attributes(point.attributes)}
+                if kind in _WITH_SUM:
+                    yield Point(attributes, point.sum, point.count)
+                else:
+                    yield Point(attributes, point.as_int or point.as_double)
 
 
 def _hex_ids(node: Any) -> Any:
