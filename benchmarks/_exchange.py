@@ -117,9 +117,7 @@ class Pair:
         )
 
     def open(self, lines: list[str]) -> ServerExchange:
-        return server.open(
-            self.callee, method=METHOD, lines=lines, baggage=None, client=HOST, forwarded=None, now=time()
-        )
+        return server.open(self.callee, lines=lines, baggage=None, client=HOST, forwarded=None, now=time())
 
     def close(self, exchange: ClientExchange, status: int, acks: list[bytes]) -> Verdict:
         return exchange.close(status, acks, monotonic(), time())

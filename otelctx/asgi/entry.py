@@ -77,8 +77,6 @@ class Entry:
     def report(self, options: Options, span: Span | None, context: Context) -> None:
         """Count the frame that came, and tell what is not as it should be."""
         exchange = self.exchange
-        if exchange.outcome == "none":
-            return
         line = self.inbound.get(_FRAME) or b""
         if exchange.kind is not None:
             count_frame(options.meter_provider, exchange.kind, "received", len(line))
@@ -111,7 +109,6 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
     baggage = inbound.joined(_BAGGAGE)
     exchange = server.open(
         node,
-        method=scope.get("method", "GET"),
         lines=inbound.lines(_FRAME),
         baggage=baggage,
         client=peer[0] if peer else None,

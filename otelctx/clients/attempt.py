@@ -29,7 +29,6 @@ from otelctx.telemetry.instruments import instruments, tracer
 
 __all__ = ["Attempt", "Party", "start", "suppressed"]
 
-_LOST: Final = {semconv.REASON: "no_ack"}
 _SUPPRESS: Final = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
 _SUPPRESS_HTTP: Final = getattr(otel_context, "_SUPPRESS_HTTP_INSTRUMENTATION_KEY", "suppress_http_instrumentation")
 _BY_US: Final = otel_context.create_key("otelctx-suppressed")
@@ -154,8 +153,9 @@ class Attempt:
             count_frame(self._party.meter_provider, exchange.ack_kind, "received", exchange.ack_size)
         if exchange.late:
             instruments(self._party.meter_provider).late.add(1)
-        if exchange.lost:
-            events.emit(semconv.EVENT_CONTEXT_LOST, _LOST, span=self._span, context=self._parent)
+        if exchange.lost is not None:
+            reason = {semconv.REASON: exchange.lost}
+            events.emit(semconv.EVENT_CONTEXT_LOST, reason, span=self._span, context=self._parent)
 
     def end(self, error: BaseException | None = None) -> None:
         """Over, at the end of the body or by ``error``; only the first call counts.

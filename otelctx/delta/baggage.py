@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from otelctx.context.keys import KeyRegistry, KeySpec, Value, normalise
@@ -19,6 +20,8 @@ from otelctx.semconv import INCOMPLETE
 __all__ = ["Baggage", "members", "parse"]
 
 _TRUE, _FALSE = "true", "false"
+_NUMBER: Final = frozenset("0123456789+-.einf")  # inf included
+_INCOMPLETE: Final = KeySpec(INCOMPLETE, bool, visibility="public")  # reserved, so nobody declares it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +34,24 @@ class Baggage:
 
 def parse(lines: Iterable[bytes | str], registry: KeyRegistry) -> Baggage:
     """Split inbound baggage. Several lines are one list (RFC 9110). Over 8192 bytes or 64 members nothing of ours is
-    read.
+    read, but ours are never among the foreign ones: those are passed on unread.
 
     A value that does not parse to its key's type is absent. Never raises.
     """
     texts = [line.decode("latin-1") if isinstance(line, bytes) else line for line in lines]
     joined = ",".join(texts)
-    if len(joined) > MAX_BAGGAGE_BYTES or joined.count(",") >= MAX_BAGGAGE_MEMBERS:
-        return Baggage({}, joined)
+    readable = len(joined) <= MAX_BAGGAGE_BYTES and joined.count(",") < MAX_BAGGAGE_MEMBERS
     ours: dict[str, Value] = {}
     foreign: list[str] = []
     for member in joined.split(","):
-        name, _, rest = member.partition("=")
-        spec = registry.get(name.strip())
-        if spec is None or not _public(spec):
+        label, _, rest = member.partition("=")
+        name = label.strip()
+        spec = _INCOMPLETE if name == INCOMPLETE else registry.get(name)
+        if spec is None or spec.visibility != "public":
             if member.strip():
                 foreign.append(member.strip())
-            continue
-        value = _typed(spec, rest.partition(";")[0].strip())
-        if value is not None:
-            ours.setdefault(spec.name, value)
+        elif readable and (value := _typed(spec, rest.partition(";")[0].strip())) is not None:
+            ours.setdefault(name, value)
     return Baggage(ours, ",".join(foreign))
 
 
@@ -61,31 +62,27 @@ def members(state: State, registry: KeyRegistry) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in state.entries():
         spec = registry.get(item.name)
-        if item.name == INCOMPLETE or (spec is not None and _public(spec)):
+        if item.name == INCOMPLETE or (spec is not None and spec.visibility == "public"):
             found[item.name] = _text(item.value)
     return found
-
-
-def _public(spec: KeySpec) -> bool:
-    return spec.visibility == "public" or spec.name == INCOMPLETE
 
 
 def _text(value: Value) -> str:
     if isinstance(value, bool):
         return _TRUE if value else _FALSE
-    if isinstance(value, bytes | str):
-        return quote(value, safe="")
-    return repr(value)
+    return quote(value if isinstance(value, bytes | str) else repr(value), safe="")  # 1e+22 has a plus sign, too
 
 
 def _typed(spec: KeySpec, text: str) -> Value | None:
     try:
-        raw = unquote_to_bytes(text)
+        raw = unquote_to_bytes(text.encode("latin-1", "replace"))
         if spec.type is bytes:
             return normalise(raw)
         decoded = raw.decode()
         if spec.type is bool:
             return {_TRUE: True, _FALSE: False}.get(decoded)
+        if spec.type is not str and not _NUMBER.issuperset(decoded):  # Python reads more: 1_000, ١, blanks
+            return None
         return normalise(spec.type(decoded))
     except (OtelctxError, ValueError):
         return None

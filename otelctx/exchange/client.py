@@ -16,6 +16,7 @@ from otelctx.delta import baggage, sender
 from otelctx.delta.limits import BASE_BYTES
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind
 from otelctx.delta.sender import Offer, Reply
+from otelctx.errors import ContextLimitExceeded
 from otelctx.exchange.links import Link, Origin
 from otelctx.exchange.node import Node
 from otelctx.policy.egress import view
@@ -23,6 +24,7 @@ from otelctx.semconv import HEADER
 
 __all__ = ["ClientExchange", "Verdict", "begin"]
 
+_LOST: Final = "no_ack"
 _SAFE: Final = frozenset(("GET", "HEAD"))
 _KINDS: Final = {kind: kind.name.lower() for kind in FrameKind}
 _ACK_KINDS: Final = {kind: kind.name.lower() for kind in AckKind}
@@ -71,10 +73,19 @@ def begin(
     """
     scope = current.current_scope(context)
     allowed = node.egress.allows(host, port)
-    state = view(current.snapshot(context), node.registry) if allowed and scope is not None else EMPTY
+    state, lost = EMPTY, None
+    if allowed and scope is not None:
+        try:
+            state = view(current.snapshot(context), node.registry)
+        except (
+            ContextLimitExceeded
+        ):  # each value fitted where it was set; the overlays of this branch beside them don't
+            lost = "too_large"
     full = attempt > 0 or body is None or body > node.limits.body_bytes or method == "CONNECT"
     request = _Request(path, method in _SAFE, body, idempotent, full)
-    return ClientExchange(node, (scheme, host, port), request, scope, state, allowed, now, unix)
+    exchange = ClientExchange(node, (scheme, host, port), request, scope, state, allowed, now, unix)
+    exchange.lost = lost
+    return exchange
 
 
 class ClientExchange:
@@ -83,7 +94,8 @@ class ClientExchange:
     - ``allowed``: whether context of ours may go to this origin
     - ``headers``: the ``otelctx`` line, or nothing; ``members``: ours for the ``baggage`` header, percent-encoded
     - ``kind``: ``full``, ``delta`` or ``ref`` of the frame that goes out, ``None`` without one
-    - after :meth:`close`: ``lost`` (context did not arrive), ``late`` (the scope had ended), ``ack_kind`` and
+    - ``lost``: why context will not arrive, or after :meth:`close` did not; a short word
+    - after :meth:`close`: ``late`` (the scope had ended), ``ack_kind`` and
       ``ack_size`` (characters) of the ack that came
     """
 
@@ -124,7 +136,8 @@ class ClientExchange:
         self._state = state
         self._resent = False
         self.allowed = allowed
-        self.lost = self.late = False
+        self.lost: str | None = None
+        self.late = False
         self.ack_kind: str | None = None
         self.ack_size = 0
         self._plain()
@@ -176,7 +189,9 @@ class ClientExchange:
         replayable = request.body is not None and not self._resent
         reply = Reply(status, ack, replayable, request.safe, request.idempotent)
         with link.lock:
-            verdict, self.lost = link.sender.close(offer, reply, now)
+            verdict, lost = link.sender.close(offer, reply, now)
+        if lost:
+            self.lost = _LOST
         self._node.links.weigh(self._origin, link)
         if ack is not None and ack.kind is AckKind.ACK:
             self._merge(ack)

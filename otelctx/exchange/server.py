@@ -49,7 +49,6 @@ _REFUSED: Final = 412
 def open(
     node: Node,
     *,
-    method: str,
     lines: Sequence[bytes | str],
     baggage: str | None,
     client: str | None,

@@ -75,7 +75,6 @@ class Worker:
         lines = [value for name, value in headers if name == b"otelctx"] if self.aware else []
         exchange = server.open(
             self.node,
-            method=scope["method"],
             lines=lines,
             baggage=None,
             client=scope["client"][0],

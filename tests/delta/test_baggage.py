@@ -39,8 +39,16 @@ def test_a_plus_is_a_plus(registry: KeyRegistry) -> None:
 
 
 def test_too_much_baggage_is_not_looked_into(registry: KeyRegistry) -> None:
-    assert parse(["t=gold," + ",".join(f"k{n}=v" for n in range(64))], registry).ours == {}
-    assert parse(["t=gold,k=" + "x" * 8192], registry).ours == {}
+    many = ",".join(f"k{n}=v" for n in range(64))
+    large = "k=" + "x" * 8192
+    for rest in (many, large):
+        found = parse([f"t=gold,{rest}"], registry)
+        assert (found.ours, found.foreign) == ({}, rest)  # passed on, ours would be believed by the next hop
+
+
+def test_the_mark_of_incompleteness_is_read_and_never_foreign(registry: KeyRegistry) -> None:
+    found = parse(["p=1,otelctx.incomplete=true,q=2"], registry)
+    assert (dict(found.ours), found.foreign) == ({"otelctx.incomplete": True}, "p=1,q=2")
 
 
 @given(st.lists(st.binary(max_size=100), max_size=4))

@@ -40,9 +40,9 @@ class Wire:
         more = {"host": "localhost", "now": self.now, "unix": UNIX + self.now} | more
         return client.begin(self.caller, scheme="http", port=80, method=method, path=path, body=body, **more)
 
-    def open(self, lines: list[bytes | str], *, method: str = "POST", **more: Any) -> ServerExchange:
+    def open(self, lines: list[bytes | str], **more: Any) -> ServerExchange:
         more = {"baggage": None, "client": self.peer, "forwarded": None, "now": UNIX + self.now} | more
-        return server.open(self.callee, method=method, lines=lines, **more)
+        return server.open(self.callee, lines=lines, **more)
 
     def call(
         self,
@@ -57,7 +57,7 @@ class Wire:
         exchange = self.client = self.begin(method=method, **more)
         while True:
             self.kinds.append(exchange.kind)
-            inbound = self.server = self.open([value for _, value in exchange.headers], method=method)
+            inbound = self.server = self.open([value for _, value in exchange.headers])
             self.outcomes.append(inbound.outcome)
             if inbound.outcome == "refuse":
                 answer, head, _ = inbound.refusal()

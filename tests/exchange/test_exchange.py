@@ -123,6 +123,15 @@ def test_public_keys_go_into_baggage_until_the_origin_has_acked(wire: Any, chat:
     assert seen == [{"exchange.tier": "a%20b%2Bc%2C%C3%BC"}] * 3 + [{}]
 
 
+def test_overlays_that_do_not_fit_beside_the_scope_are_told_and_nothing_is_trimmed(wire: Any, chat: Scope) -> None:
+    keys = [ContextKey(f"exchange.large.{n}", str) for n in range(3)]
+    with keys[0].bound("x" * 1000), keys[1].bound("x" * 1000):
+        chat.set(keys[2].spec, "x" * 1000)
+        exchange = wire.begin()
+    assert (exchange.headers, exchange.lost) == ([], "too_large")
+    assert wire.begin().lost is None
+
+
 # what is believed
 
 
@@ -174,6 +183,7 @@ def test_baggage_of_a_trusted_client_is_read_to_its_types(node: Callable[..., No
     assert dict(inbound.scope.state) == {"exchange.tier": "a b+c"}
     assert inbound.scope.source == "baggage"
     assert inbound.baggage == "other=1;p=2,exchange.prompt=no"
+    assert wire.open([], baggage="exchange.tier=gold,otelctx.incomplete=true").scope.incomplete is True
 
 
 def test_a_strangers_baggage_is_not_read_and_ours_does_not_go_on(wire: Any) -> None:
@@ -235,7 +245,7 @@ def test_where_the_operator_says_proceed_the_app_runs_flagged(aware: Any, node: 
     assert (aware.outcomes, aware.runs) == (["run"], 1)
     assert (inbound.scope.source, inbound.scope.incomplete) == ("none", True)
     assert (inbound.event, inbound.ack_kind) == ("otelctx.context.proceeded", "nack")
-    assert aware.client.lost is True
+    assert aware.client.lost == "no_ack"
     aware.call()
     assert aware.kinds[-1] == "full"
 
@@ -372,7 +382,7 @@ def test_what_comes_after_the_scope_has_ended_is_counted_as_late(wire: Any) -> N
 def test_no_ack_on_what_a_shared_cache_may_keep(
     wire: Any, chat: Scope, method: str, cache_control: bytes | None, carried: bool
 ) -> None:
-    inbound = wire.open([value for _, value in wire.begin().headers], method=method)
+    inbound = wire.open([value for _, value in wire.begin().headers])
     headers = [] if cache_control is None else [(b"Cache-Control", cache_control)]
     assert (inbound.ack(method, headers) is not None) is carried
 
@@ -398,7 +408,7 @@ def test_an_unaware_origin_changes_nothing(wire: Any, chat: Scope) -> None:
     for _ in range(5):
         exchange = wire.begin()
         assert exchange.close(200, [], 1.0, 1.0) is Verdict.DONE
-        assert (exchange.kind, exchange.lost, exchange.ack_kind) == ("full", False, None)
+        assert (exchange.kind, exchange.lost, exchange.ack_kind) == ("full", None, None)
 
 
 # what comes after the head
