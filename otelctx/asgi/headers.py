@@ -86,7 +86,7 @@ def read(raw: Headers) -> Inbound:
     """Look through ``raw`` once."""
     first = dict(raw)
     names = b"\n".join(first)
-    if len(first) == len(raw) and names == names.lower():
+    if len(first) == len(raw) and names.islower():
         return Inbound(raw, first, _NONE, _OURS in names and any(name.startswith(_OURS) for name in first))
     # Names that repeat, or a server that doesn't lower them.
     first = {}

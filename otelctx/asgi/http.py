@@ -68,9 +68,11 @@ class HttpRequest:
         self._error: str | None = None
 
     async def run(self, app: App) -> None:
-        self._entry.report(self._options, None if self._recording is None else self._recording.span, self.context)
+        entry = self._entry
+        if entry.exchange.outcome != "none":
+            entry.report(self._options, None if self._recording is None else self._recording.span, self.context)
         try:
-            if self._entry.refused:
+            if entry.refused:
                 await self._refuse()
             else:
                 await app(self._scope, self.receive, self.send)
@@ -102,7 +104,16 @@ class HttpRequest:
         return message
 
     async def send(self, message: Message) -> None:
-        progress, recording = self._progress, self._recording
+        progress = self._progress
+        if progress.chunks and message.get("more_body"):  # almost every message of a stream
+            progress.chunks += 1
+            try:
+                await self._send(message)
+            except OSError:
+                self._disconnected = True
+                raise
+            return
+        recording = self._recording
         if progress.status is None and message["type"] == START:
             message = self._head(message)
         complete = progress.see(message)

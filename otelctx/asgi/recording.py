@@ -141,5 +141,7 @@ class Recording:
         if error is not None:
             values[semconv.ERROR_TYPE] = error
             span.set_status(StatusCode.ERROR)
-        if values:
+        if len(values) == 1:  # the status alone: half the price
+            span.set_attribute(*values.popitem())
+        elif values:
             span.set_attributes(values)

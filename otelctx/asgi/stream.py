@@ -34,9 +34,6 @@ class Progress:
     def see(self, message: Message) -> bool:
         """Take ``message`` into account; ``True`` if the response is complete with it."""
         kind = message["type"]
-        if kind == BODY and message.get("more_body"):  # almost every message of a stream
-            self.chunks += 1
-            return False
         if kind == START:
             self.status = message["status"]
             self._trailers = bool(message.get("trailers"))

@@ -129,7 +129,8 @@ class WebSocket:
 
     async def run(self, app: App) -> None:
         seen = self._seen
-        self._entry.report(self._options, None if seen is None else seen.span, self.context)
+        if self._entry.exchange.outcome != "none":
+            self._entry.report(self._options, None if seen is None else seen.span, self.context)
         try:
             if self._entry.refused:
                 await self._refuse()
