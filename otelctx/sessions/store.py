@@ -8,6 +8,9 @@ can't expire, be pushed out or be deleted under a turn that was promised it.
 A session stays from its first commit on: one whose first turn was refused or cancelled is forgotten with its lease, or
 refused turns would push conversations out of a full store.
 
+Memory for turns that run goes before memory of sessions that nobody uses: with each lease, idle sessions leave, least
+recently used first, until there is a window's worth of free pages for every lease, or half of the arena is free.
+
 The store belongs to one event loop. It keeps no clock of its own and does no telemetry: it calls ``on_lookup`` with
 ``hit`` or ``miss``, and returns what has expired.
 """
@@ -21,7 +24,7 @@ from dataclasses import dataclass, fields
 from types import TracebackType
 
 from otelctx.errors import ConfigError, Overloaded, SessionBusy, SessionNotFound
-from otelctx.sessions.arena import Arena
+from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.expiry import due, oldest_idle
 from otelctx.sessions.record import Ended, SessionRecord
 from otelctx.sessions.window import TokenWindow
@@ -165,8 +168,7 @@ class SessionStore:
             victim = oldest_idle(self._records.values())
             if victim is None:
                 raise Overloaded(f"{len(self._records)} sessions are all busy; try again later")
-            self._forget(victim, "capacity")
-            self._pushed_out.append(victim)
+            self._push_out(victim)
         now = self._clock()
         self._generation += 1
         window = TokenWindow(self._arena, self._limits.window)
@@ -179,8 +181,23 @@ class SessionStore:
         record.ended = why
         record.window.release()
 
+    def _push_out(self, victim: SessionRecord) -> None:
+        self._forget(victim, "capacity")
+        self._pushed_out.append(victim)
+
+    def _make_room(self) -> None:
+        # Pinned tokens and the rest each begin or end within a page, so two pages may be half used.
+        window = pages_for(self._limits.window) + 2
+        wanted = min((len(self._held) + 1) * window, self._arena.pages // 2)
+        while not self._arena.can_allocate(wanted):
+            victim = oldest_idle(self._records.values())
+            if victim is None:
+                break
+            self._push_out(victim)
+
     def _grant(self, record: SessionRecord) -> Lease:
         """A new lease; ``record.leases`` counts its holder already."""
+        self._make_room()
         record.used = self._clock()
         self._records.move_to_end(record.session_id)
         lease = self._held[record.session_id] = Lease(self, record, record.used + self._limits.lease)
@@ -203,9 +220,10 @@ class SessionStore:
             else:
                 self._give_up(record, waiter)
             raise
-        if waiter.done():
+        if not waiter.done():
+            self._give_up(record, waiter)
+        elif not waiter.result().released:  # it may be over its deadline before its holder ever ran
             return waiter.result()
-        self._give_up(record, waiter)
         raise SessionBusy(
             f"session {record.session_id!r} is running another turn; it did not end within {wait:g} s", param="session"
         )

@@ -1,67 +1,125 @@
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelctx.inference.overflow import MIN_OUTPUT, Fits, Mode, Reject, Truncate, plan, reserve_for
+from otelctx.inference.overflow import MIN_OUTPUT, Fits, Mode, Reject, Truncate, plan, reserve_for, too_long
 
 COUNTS = st.integers(0, 600)
+DEMAND = {
+    "window": st.integers(64, 1024),
+    "pinned": COUNTS,
+    "turns": st.lists(st.integers(0, 200), max_size=12),
+    "new": st.integers(1, 600),
+    "max_tokens": st.none() | st.integers(1, 4096),
+}
 
 
-@given(
-    window=st.integers(64, 1024),
-    pinned=COUNTS,
-    turns=st.lists(st.integers(1, 200), max_size=12),
-    new=st.integers(1, 600),
-    max_tokens=st.none() | st.integers(1, 4096),
-    mode=st.sampled_from(["reject", "turns"]),
-)
+@given(**DEMAND, mode=st.sampled_from(["reject", "turns"]))
 def test_whatever_is_decided_fits_and_accounts_for_every_token(
     window: int, pinned: int, turns: list[int], new: int, max_tokens: int | None, mode: Mode
 ) -> None:
     rendered = pinned + sum(turns) + new
+    least = min(MIN_OUTPUT, reserve_for(max_tokens, window))
     decided = plan(window=window, pinned=pinned, turns=turns, new=new, max_tokens=max_tokens, mode=mode)
     match decided:
         case Fits(prompt, output):
             assert prompt == rendered
-            assert prompt + output <= window
-            assert 0 < output <= (max_tokens or window)
+            assert least <= output <= window - prompt
+            assert max_tokens is None or output <= max_tokens
         case Truncate():
             assert mode == "turns"
-            assert decided.before == rendered == decided.after + decided.dropped
-            assert decided.dropped == sum(turns[: decided.turns])
-            assert decided.turns > 0
-            assert decided.after + min(MIN_OUTPUT, reserve_for(max_tokens, window)) <= window
-            assert 0 < decided.output <= window - decided.after
-        case Reject(prompt, limit, requested, _, _):
-            assert (prompt, limit, requested) == (rendered, window, max_tokens)
+            assert decided.before == rendered == decided.prompt + decided.dropped
+            assert decided.dropped == sum(turns[: decided.turns]) > 0
+            assert decided.limit == window
+            assert least <= decided.output <= window - decided.after
+        case Reject(prompt, limit, requested, allowed, _, needed):
+            assert (prompt, limit, requested, allowed) == (rendered, window, max_tokens, window - rendered)
+            assert prompt + needed > window
             if mode == "turns":
-                assert pinned + new + min(MIN_OUTPUT, reserve_for(max_tokens, window)) > window
+                assert pinned + new + least > window
 
 
-def test_a_truncation_goes_down_to_three_quarters_so_that_the_next_turn_fits() -> None:
+@given(**DEMAND)
+def test_turns_drops_no_more_exchanges_than_it_takes_to_get_down_to_three_quarters(
+    window: int, pinned: int, turns: list[int], new: int, max_tokens: int | None
+) -> None:
+    decided = plan(window=window, pinned=pinned, turns=turns, new=new, max_tokens=max_tokens, mode="turns")
+    if isinstance(decided, Truncate):
+        goal = window * 3 // 4
+        assert decided.before - sum(turns[: decided.turns - 1]) > goal
+        assert decided.after <= goal or decided.turns == len(turns)
+
+
+@given(**DEMAND)
+def test_what_reject_lets_in_turns_leaves_whole(
+    window: int, pinned: int, turns: list[int], new: int, max_tokens: int | None
+) -> None:
+    decide = partial(plan, window=window, pinned=pinned, turns=turns, new=new, max_tokens=max_tokens)
+    strict, lenient = decide(mode="reject"), decide(mode="turns")
+    if isinstance(strict, Fits):
+        assert lenient == strict
+    if isinstance(lenient, Reject):
+        assert isinstance(strict, Reject)
+
+
+def test_a_truncation_goes_down_to_three_quarters_so_that_the_next_turns_fit() -> None:
+    """In a conversation of equal exchanges the cut moves once in several turns, not with each."""
+    turns: list[int] = []
+    cuts = []
+    for number in range(40):
+        decided = plan(window=512, pinned=32, turns=turns, new=20, max_tokens=30, mode="turns")
+        if isinstance(decided, Truncate):
+            cuts.append(number)
+            turns = turns[decided.turns :]
+        assert not isinstance(decided, Reject)
+        turns.append(20 + 30)
+    assert len(cuts) > 5
+    assert all(later - earlier >= 2 for earlier, later in pairwise(cuts))
+
+
+def test_a_truncation_is_exact() -> None:
     decided = plan(window=512, pinned=32, turns=[60] * 7, new=40, max_tokens=64, mode="turns")
-    assert isinstance(decided, Truncate)
-    assert (decided.before, decided.dropped, decided.after, decided.turns) == (492, 120, 372, 2)
-    later = plan(window=512, pinned=32, turns=[60] * 5 + [104], new=40, max_tokens=64, mode="turns")
-    assert isinstance(later, Truncate | Fits)
+    assert decided == Truncate(turns=2, dropped=120, before=492, after=372, limit=512, output=64)
 
 
-def test_a_huge_max_tokens_never_makes_a_prompt_too_long() -> None:
-    decided = plan(window=512, pinned=0, turns=[], new=300, max_tokens=10**9, mode="reject")
-    assert decided == Fits(300, 212)
+@pytest.mark.parametrize(("max_tokens", "output"), [(None, 212), (64, 64), (10**9, 212)])
+def test_a_huge_max_tokens_never_makes_a_prompt_too_long(max_tokens: int | None, output: int) -> None:
+    """The output may go on until the window is full; it is never negative."""
+    decide = partial(plan, window=512, pinned=0, turns=[], new=300, max_tokens=max_tokens)
+    assert decide(mode="reject") == decide(mode="turns") == Fits(300, output)
+
+
+@pytest.mark.parametrize(("turns", "fits"), [([200, 92], True), ([200, 93], False)])
+def test_the_reserve_is_kept_to_the_token(turns: list[int], fits: bool) -> None:
+    """32 + 292 + 60 + a quarter of 512 is the window exactly."""
+    decide = partial(plan, window=512, pinned=32, turns=turns, new=60, max_tokens=10**9)
+    assert isinstance(decide(mode="reject"), Fits if fits else Reject)
+    assert isinstance(decide(mode="turns"), Fits if fits else Truncate)
 
 
 def test_reject_refuses_what_turns_would_shorten() -> None:
-    args = {"window": 512, "pinned": 32, "turns": [200, 200], "new": 60, "max_tokens": 100}
-    assert isinstance(plan(**args, mode="turns"), Truncate)  # type: ignore[arg-type]
-    assert isinstance(plan(**args, mode="reject"), Reject)  # type: ignore[arg-type]
+    decide = partial(plan, window=512, pinned=32, turns=[200, 200], new=60, max_tokens=100)
+    assert isinstance(decide(mode="turns"), Truncate)
+    refused = decide(mode="reject")
+    assert isinstance(refused, Reject)
+    assert "492 tokens and 100 are needed" in refused.error().message
 
 
-def test_only_a_turn_that_is_too_long_by_itself_is_refused_by_turns() -> None:
-    assert isinstance(plan(window=512, pinned=32, turns=[], new=465, max_tokens=64, mode="turns"), Reject)
-    assert plan(window=512, pinned=32, turns=[], new=464, max_tokens=64, mode="turns") == Fits(496, 16)
+@pytest.mark.parametrize("mode", ["reject", "turns"])
+@pytest.mark.parametrize(("new", "max_tokens", "output"), [(464, 64, 16), (464, None, 16), (475, 5, 5)])
+def test_a_turn_by_itself_is_refused_only_if_it_leaves_less_than_16_tokens(
+    mode: Mode, new: int, max_tokens: int | None, output: int
+) -> None:
+    decide = partial(plan, window=512, pinned=32, turns=[], max_tokens=max_tokens, mode=mode)
+    assert decide(new=new) == Fits(32 + new, output)
+    refused = decide(new=new + 1)
+    assert isinstance(refused, Reject)
+    assert refused.needed == output
 
 
 def test_the_error_has_exact_numbers_and_the_words_that_routers_look_for() -> None:
@@ -69,13 +127,26 @@ def test_the_error_has_exact_numbers_and_the_words_that_routers_look_for() -> No
     assert isinstance(decided, Reject)
     error = decided.error()
     assert error.status == 400
-    body = error.body()["error"]
-    assert body["code"] == "context_length_exceeded"
-    assert body["type"] == "invalid_request_error"
-    assert body["param"] == "messages"
-    assert "maximum context length is 512" in body["message"]
-    assert (body["n_prompt_tokens"], body["max_context"], body["policy"]) == (642, 512, "turns")
-    assert (body["max_new_tokens_requested"], body["max_new_tokens_allowed"]) == (64, 0)
+    assert error.body()["error"] == {
+        "message": "This model's maximum context length is 512 tokens. Your messages have 642 tokens and 16 are needed "
+        "for an answer. Please shorten the messages.",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "context_length_exceeded",
+        "n_prompt_tokens": 642,
+        "max_context": 512,
+        "max_new_tokens_requested": 64,
+        "max_new_tokens_allowed": 0,
+        "policy": "turns",
+    }
+
+
+def test_an_inexact_count_says_so() -> None:
+    error = too_long(512, "reject", None, {"n_prompt_tokens_at_least": 700}, "prompt")
+    assert "at least 700 tokens" in error.message
+    assert error.details["n_prompt_tokens_at_least"] == 700
+    assert "n_prompt_tokens" not in error.details
+    assert error.param == "prompt"
 
 
 @pytest.mark.parametrize(("max_tokens", "reserve"), [(None, 128), (10, 10), (128, 128), (10**9, 128)])
