@@ -67,6 +67,8 @@ class KeySpec:
             raise ConfigError(f"key {self.name!r}: rule {self.rule!r} is for {names}, not {self.type.__name__}")
         if self.visibility == "public" and self.flow != "down":
             raise ConfigError(f"key {self.name!r}: only keys that flow down can be public")
+        if self.visibility == "public" and "/" in self.name:
+            raise ConfigError(f"key {self.name!r}: a public key goes into W3C baggage, whose names have no '/'")
 
     @property
     def kind(self) -> Kind:

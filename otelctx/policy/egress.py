@@ -25,11 +25,14 @@ _INSIDE_NETWORKS: Final = tuple(
     for text in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 )
 _METADATA_NAMES: Final = frozenset(
-    {"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
-)
+    ("metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal", "metadata.tencentyun.com",
+     "instance-data", "instance-data.ec2.internal")
+)  # fmt: skip
 _METADATA_ADDRESSES: Final = frozenset(
-    ipaddress.ip_address(text) for text in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254")
-)
+    ipaddress.ip_address(text)
+    for text in ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16",
+                 "192.0.0.192", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254")
+)  # fmt: skip
 _MAX_DECISIONS: Final = 4096
 
 
@@ -118,7 +121,15 @@ def _split_port(item: str) -> tuple[str, int | None]:
 
 
 def _is_name(host: str) -> bool:
-    return 0 < len(host) < 254 and all(
-        0 < len(label) < 64 and all((c.isalnum() and c.isascii()) or c in "-_" for c in label)
-        for label in host.split(".")
-    )
+    labels = host.split(".")
+    return len(host) < 254 and all(map(_is_label, labels)) and not _is_number(labels[-1])
+
+
+def _is_label(label: str) -> bool:
+    return 0 < len(label) < 64 and all((c.isalnum() and c.isascii()) or c in "-_" for c in label)
+
+
+def _is_number(label: str) -> bool:
+    """Whether a host that ends in ``label`` is an IPv4 address in disguise: 2852039166 and 0xa9fea9fe are
+    169.254.169.254, as is 0251.0376.43518, to most resolvers."""
+    return label.isdecimal() or label.startswith("0x")

@@ -54,7 +54,7 @@ class Keyring:
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self._keys = {key.key_id: key for key in keys}
         if len(self._keys) != len(keys):
-            raise ConfigError("two keys have the same id; ids tell keys apart on the wire")
+            raise ConfigError("OTELCTX_KEYS: two keys have the same id; ids tell keys apart on the wire")
         self._signer = keys[0] if keys else None
         # (key id, hour, direction) → HMAC object keyed and fed with everything that comes before the body.
         self._derived: dict[tuple[int, int, bytes], hmac.HMAC] = {}
@@ -85,7 +85,7 @@ class Keyring:
         if key is None:
             return None
         hour = int(now) // _HOUR
-        for candidate in (hour, hour - 1, hour + 1):
+        for candidate in (hour, max(hour - 1, 0), hour + 1):
             if hmac.compare_digest(self._mac(key, candidate, direction, body), mac[1:]):
                 return key.domain
         return None
@@ -109,7 +109,7 @@ def _parse_key(text: str, at: int) -> Key:
     where = f"key {at + 1} of OTELCTX_KEYS"
     head, colon, secret = text.partition(":")
     number, _, domain = head.partition("@")
-    if not colon or not number.isdecimal() or int(number) > 255:
+    if not colon or len(number) > 3 or not (number.isascii() and number.isdecimal()) or int(number) > 255:
         raise ConfigError(f"{where} is not id[@domain]:base64 with an id from 0 to 255")
     if not (domain or "default").isascii() or len(domain) > 255:
         raise ConfigError(f"{where}: a domain is up to 255 ASCII characters")

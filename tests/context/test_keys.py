@@ -26,11 +26,12 @@ def test_a_name_outside_the_grammar_is_refused(name: str) -> None:
         ({"type": str, "flow": "up", "rule": "max"}, "'max' is for int, float"),
         ({"type": int, "flow": "up", "rule": "any"}, "'any' is for bool"),
         ({"type": str, "flow": "local", "visibility": "public"}, "public"),
+        ({"name": "a/b", "type": str, "visibility": "public"}, "baggage"),
     ],
 )
 def test_a_declaration_that_means_nothing_says_why(kwargs: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        KeySpec("a.key", **kwargs)  # type: ignore[arg-type]
+        KeySpec(**({"name": "a.key"} | kwargs))  # type: ignore[arg-type]
 
 
 def test_the_place_of_a_declaration_does_not_make_it_another_one() -> None:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otelctx.context.keys import KeyRegistry, KeySpec
+from otelctx.context.keys import KeyRegistry, KeySpec, Value
 from otelctx.context.state import EMPTY
 from otelctx.delta.baggage import members, parse
 
@@ -29,7 +29,11 @@ def test_values_from_outside_are_read_by_type_and_private_keys_stay_foreign(regi
     assert found.foreign == "secret=x,other=a+b;q=2"
 
 
-@pytest.mark.parametrize("member", ["i=x", "i=1.0", "i=", "b=1", "b=True", "f=nan", "t=%ff", "i=" + "9" * 30])
+@pytest.mark.parametrize(
+    "member",
+    ["i=x", "i=1.0", "i=", "b=1", "b=True", "f=nan", "t=%ff", "i=" + "9" * 30, "i=" + "9" * 5000, "t=" + "x" * 1025,
+     "i=1_000", "f=1_0.0", "i=%D9%A1", "i=%201", "f=%0A1.5", "b=%20true"],
+)  # fmt: skip
 def test_what_does_not_parse_to_its_type_is_absent(registry: KeyRegistry, member: str) -> None:
     assert parse([member], registry).ours == {}
 
@@ -58,9 +62,24 @@ def test_any_bytes_are_survived(lines: list[bytes]) -> None:
     parse(lines, registry)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_text_round_trips(text: str) -> None:
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+    | st.binary(max_size=60)
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.booleans()
+    | st.floats(allow_nan=False).map(lambda x: x + 0.0)
+)
+@example(1e22)
+@example(float("-inf"))
+def test_values_round_trip_in_characters_that_every_baggage_parser_reads_alike(value: Value) -> None:
+    """A plus sign would come out of form decoding as a space, and comma, semicolon and blank end a value."""
     registry = KeyRegistry()
-    registry.declare(KeySpec("t", str, visibility="public"))
-    (line,) = members(EMPTY.put("t", text), registry).values()
-    assert parse([f"t={line}"], registry).ours == {"t": text}
+    registry.declare(KeySpec("k", type(value), visibility="public"))
+    (text,) = members(EMPTY.put("k", value), registry).values()
+    assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~%")
+    found = parse([f"k={text}"], registry).ours["k"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_raw_bytes_are_read_as_utf8_though_they_should_have_been_encoded(registry: KeyRegistry) -> None:
+    assert parse(["t=gr\u00fc\u00df".encode()], registry).ours == {"t": "gr\u00fc\u00df"}

@@ -21,10 +21,22 @@ def test_inside_the_deployment_is_allowed_by_default(host: str) -> None:
     "host",
     ["api.openai.com", "8.8.8.8", "2606:4700::1", "169.254.0.5", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "",
      "example.svc.com", "a..b", "x y", "internal.example.com", "metadata", "169.254.169.254",
-     "metadata.google.internal", "100.100.100.200", "::ffff:169.254.169.254", "fd00:ec2::254"],
+     "metadata.google.internal", "100.100.100.200", "::ffff:169.254.169.254", "fd00:ec2::254",
+     "METADATA.Google.Internal.", "metadata.azure.internal", "fd20:ce::254", "192.0.2.1", "198.18.0.1", "fe80::1%eth0"],
 )  # fmt: skip
 def test_everyone_else_is_not(host: str) -> None:
     assert not Egress().allows(host, 80)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["2852039166", "0xa9fea9fe", "0XA9FEA9FE", "169.254.43518", "0251.0376.0251.0376", "127.1", "8.8.8.010"],
+)  # fmt: skip
+def test_an_address_in_disguise_is_no_name(host: str) -> None:
+    """Resolvers read 2852039166 as 169.254.169.254, which would pass for a name without dots."""
+    assert not Egress().allows(host, 80)
+    with pytest.raises(ConfigError):
+        Egress([f"*.{host}"])
 
 
 def test_the_allow_list_takes_names_suffixes_and_networks_with_ports() -> None:

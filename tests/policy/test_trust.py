@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelctx.errors import ConfigError
-from otelctx.policy.trust import ACK, FRAME, ClientTrust, Keyring
+from otelctx.policy.trust import ACK, FRAME, ClientTrust, Key, Keyring
 
 SECRET = base64.b64encode(bytes(range(32))).decode()
 OTHER = base64.b64encode(bytes(range(1, 33))).decode()
@@ -61,6 +61,26 @@ def test_the_first_key_signs_and_all_verify() -> None:
     assert old.verify(FRAME, BODY, both.sign(FRAME, BODY, NOW)[2:], NOW) is None
 
 
+def test_a_clock_that_was_never_set_is_survived() -> None:
+    for now in (0.0, 3599.0, 3600.0):
+        assert KEYS.verify(FRAME, BODY, KEYS.sign(FRAME, BODY, now)[2:], now) == "default"
+        assert KEYS.verify(FRAME, BODY, bytes((1,)) + bytes(16), now) is None
+
+
+def test_a_verification_of_this_hour_derives_no_key() -> None:
+    keys = Keyring.parse(f"1:{SECRET}")
+    mac = keys.sign(FRAME, BODY, NOW)[2:]
+    derived = dict(keys._derived)
+    for _ in range(3):
+        assert keys.verify(FRAME, BODY, mac, NOW) == "default"
+    assert keys._derived == derived
+
+
+def test_secrets_are_not_in_the_repr_of_a_key() -> None:
+    assert SECRET not in repr(KEYS)
+    assert "master" not in repr(Key(1, "default", b"0123456789abcdef"))
+
+
 def test_hour_keys_do_not_pile_up() -> None:
     keys = Keyring.parse(f"1:{SECRET}")
     for hour in range(500):
@@ -87,10 +107,13 @@ def test_no_keys_sign_nothing_and_verify_nothing() -> None:
         "1:YWJj",
         f"1:{SECRET},1:{OTHER}",
         "1@ä:" + SECRET,
+        "\u0661:" + SECRET,
+        "1" * 5000 + ":" + SECRET,
+        "1@" + "x" * 256 + ":" + SECRET,
     ],
 )
 def test_a_bad_key_is_named_without_its_secret(text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="OTELCTX_KEYS") as caught:
         Keyring.parse(text)
     assert SECRET not in str(caught.value)
 
