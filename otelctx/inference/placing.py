@@ -46,6 +46,17 @@ def place(record: SessionRecord, prompt: Prompt, max_tokens: int | None, mode: M
     Raises ``TokenLimitExceeded`` or ``ArenaExhausted``; the window is then as it was.
     """
     window = record.window
+    tx = window.begin()
+    try:
+        return _place(record, window, tx, prompt, max_tokens, mode)
+    except BaseException:
+        window.rollback(tx)
+        raise
+
+
+def _place(
+    record: SessionRecord, window: TokenWindow, tx: Tx, prompt: Prompt, max_tokens: int | None, mode: Mode
+) -> Placed:
     # What closes the last answer was not appended with it: it is fed first now, and belongs to that exchange.
     owed = record.pending
     old = window.turns
@@ -63,13 +74,8 @@ def place(record: SessionRecord, prompt: Prompt, max_tokens: int | None, mode: M
     if isinstance(verdict, Reject):
         raise verdict.error()
     before, drops = window.kept, verdict.turns if isinstance(verdict, Truncate) else 0
-    tx = window.begin()
-    try:
-        evicted = _append(window, tx, prompt, owed, min(drops, len(old)), max(0, drops - len(old)))
-        return Placed(window.tokens(), verdict, tx, before, evicted)
-    except BaseException:
-        window.rollback(tx)
-        raise
+    evicted = _append(window, tx, prompt, owed, min(drops, len(old)), max(0, drops - len(old)))
+    return Placed(window.tokens(), verdict, tx, before, evicted)
 
 
 def _append(window: TokenWindow, tx: Tx, prompt: Prompt, owed: Sequence[int], evict: int, skip: int) -> int:

@@ -131,12 +131,14 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         self._admission.exception()
 
     def started(self, at: float, row: int, reused: int) -> None:
+        self._progress()
         self._report.started(at, row, reused)
 
     def first_token(self, at: float) -> None:
         self._report.first_token(at)
 
     def text(self, text: str) -> None:
+        self._progress()
         self._channel.put(text)
 
     def ended(self, ended: Ended) -> None:
@@ -151,6 +153,10 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
             _log.warning("an answer was given that its session could not keep: %s", error)
         self._report.cancelled(sampled)
         self._release()
+
+    def _progress(self) -> None:
+        if self._lease is not None:
+            self._lease.renew()
 
     def _release(self) -> None:
         if self._lease is not None:

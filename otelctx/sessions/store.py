@@ -1,7 +1,8 @@
 """Sessions in memory: found by id, checked by owner, leased to one turn at a time.
 
-A lease pins its session until it is released, or until its deadline, when the sweeper takes it back: a turn that never
-ends must not keep a session for ever. What a reclaimed lease's holder does later is ignored. Turns that wait pin the
+A lease pins its session until it is released, or until its deadline, when the sweeper takes it back: a turn that hangs
+must not keep a session for ever; one that makes progress renews its lease. What a reclaimed lease's holder does later
+is ignored. Turns that wait pin the
 session too, and the lease passes from the turn that ends to the one first in line with nobody in between; so a session
 can't expire, be pushed out or be deleted under a turn that was promised it.
 
@@ -68,6 +69,10 @@ class Lease:
     @property
     def window(self) -> TokenWindow:
         return self.record.window
+
+    def renew(self) -> None:
+        """The turn makes progress: its deadline starts anew. A lease that was taken back stays so."""
+        self.deadline = self._store._deadline()
 
     def release(self) -> None:
         """Give the session to the next waiter, or to nobody. Must be called on the store's event loop, after the
@@ -200,8 +205,11 @@ class SessionStore:
         self._make_room()
         record.used = self._clock()
         self._records.move_to_end(record.session_id)
-        lease = self._held[record.session_id] = Lease(self, record, record.used + self._limits.lease)
+        lease = self._held[record.session_id] = Lease(self, record, self._deadline())
         return lease
+
+    def _deadline(self) -> float:
+        return self._clock() + self._limits.lease
 
     async def _wait(self, record: SessionRecord, wait: float) -> Lease:
         # One of the leases is the holder's.

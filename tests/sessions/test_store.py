@@ -275,6 +275,21 @@ async def test_a_lease_over_its_deadline_is_taken_back_and_its_late_end_ignored(
     assert store.get("s", "alice").window.tokens().tolist() == [*range(1, 11), 4]
 
 
+async def test_a_turn_that_makes_progress_keeps_its_lease(store: SessionStore, clock: Clock) -> None:
+    lease = await store.lease("s", "alice")
+    for _ in range(5):
+        clock.now += 25
+        lease.renew()
+        store.sweep()
+        assert not lease.released
+    clock.now += 31
+    store.sweep()
+    assert lease.released
+    lease.renew()
+    store.sweep()
+    assert store.leases == 0
+
+
 async def test_a_lease_taken_back_before_its_holder_ran_is_not_handed_out(store: SessionStore, clock: Clock) -> None:
     held = await store.lease("s", "alice")
     commit(held)
