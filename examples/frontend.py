@@ -1,0 +1,1 @@
+../otelctx/demo/frontend.py
