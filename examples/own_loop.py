@@ -2,8 +2,9 @@
 
     python examples/own_loop.py [DIRECTORY OR smollm2] [TEXT]
 
-The loop is the plainest there is: no batch, no cache of the session. What otelctx adds is around it: ``Guard`` refuses
-what does not fit before the model sees it, and ``observe()`` gives the span with its phases, the metrics, and the events.
+The loop is the plainest there is: no batch, no cache of the session. What otelctx adds is around it: ``Guard``
+refuses what does not fit before the model sees it, and ``observe()`` gives the span with its phases, the metrics, and
+the events.
 """
 
 from __future__ import annotations
