@@ -43,6 +43,7 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         self._lease = lease
         self._settle = settle
         self._settling = False
+        self._read = False  # the reader wants no more, or there is no more for it
         self._channel = Channel()
         loop = asyncio.get_running_loop()
         self._admission: asyncio.Future[Admission] = loop.create_future()
@@ -78,13 +79,14 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         return self
 
     async def aclose(self) -> None:
+        self._read = True
         self._end(keep=False)
         await asyncio.shield(self._settled)
 
     # the iterator
 
     async def asend(self, value: None) -> Chunk:
-        if self._settling:
+        if self._read:
             await asyncio.shield(self._settled)
             raise StopAsyncIteration
         try:
@@ -93,6 +95,7 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
             await self.aclose()
             raise
         if chunk.result is not None:
+            self._read = True
             self._report.answered(chunk.result)
             self._end(keep=True)
         return chunk
@@ -106,11 +109,12 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         await self.aclose()
         raise kind if isinstance(kind, BaseException) else kind()
 
-    def interrupt(self, error: OtelctxError) -> None:
+    async def interrupt(self, error: OtelctxError) -> None:
         """End the answer where it is: the reader gets ``error``, the turn is taken back."""
         if not self._settling:
             self.failed(error, 0)
             self._end(keep=False)
+        await asyncio.shield(self._settled)
 
     def _end(self, *, keep: bool) -> None:
         if not self._settling:

@@ -70,7 +70,8 @@ class EngineThread:
         try:
             with torch.inference_mode():
                 while self._take_commands():
-                    self._step()
+                    self._flush()  # what was refused need not wait for a step
+                    self._guarded(self._running().step)
                     self._flush()
             self._flush()
         finally:
@@ -80,17 +81,14 @@ class EngineThread:
         """Run what has been asked for; waits if there is nothing else to do. False: it is time to stop."""
         worker = self._running()
         while True:
-            if not worker.idle and self._commands.empty():
-                return True
-            if self._reports and self._commands.empty():
-                return True
+            if self._commands.empty():
+                if not worker.idle:
+                    return True
+                self._flush()
             call = self._commands.get()
             if call is None:
                 return False
             self._guarded(call)
-
-    def _step(self) -> None:
-        self._guarded(self._running().step)
 
     def _guarded(self, call: Call) -> None:
         """An exception here is a mistake, ours or the model's: the requests in flight fail, and no more are taken."""

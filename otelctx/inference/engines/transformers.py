@@ -161,10 +161,8 @@ class TransformersEngine:
         if self._closed:
             return
         self._closed = True
-        for turn in list(self._turns):
-            turn.interrupt(Overloaded("the server is shutting down"))
-        for turn in list(self._turns):
-            await turn.aclose()
+        closing = Overloaded("the server is shutting down")
+        await asyncio.gather(*(turn.interrupt(closing) for turn in list(self._turns)))
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
