@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelctx.context.state import EMPTY, State, entry
-from otelctx.delta.bases import BaseCache, memory
+from otelctx.context.state import EMPTY, entry
+from otelctx.delta.bases import BaseCache
 from otelctx.delta.codec import encode_frame, to_header
 from otelctx.delta.limits import Limits
 from otelctx.delta.messages import Frame, FrameKind, Held, NackReason, delta, full, ref
@@ -130,39 +130,3 @@ def test_a_flipped_byte_never_yields_another_state(at: int, flip: int) -> None:
     outcome = send(receiver(), bytes(data))
     if isinstance(outcome, Accepted):
         assert outcome.state.root == STATE.root
-
-
-def state(session: str, n: int) -> State:
-    return EMPTY.put("session.id", session).put("n", n)
-
-
-def test_four_bases_a_session() -> None:
-    cache = BaseCache(Limits())
-    for n in range(5):
-        assert cache.put("d", state("s", n), "c")
-    assert cache.get("d", state("s", 0).root) is None
-    assert all(cache.get("d", state("s", n).root) for n in range(1, 5))
-
-
-def test_the_largest_client_loses_its_oldest_base_first() -> None:
-    cost = memory(state("s", 0))
-    cache = BaseCache(Limits(base_bytes=4 * cost + cost // 2))
-    cache.put("d", state("quiet", 0), "quiet")
-    for n in range(4):
-        cache.put("d", state(f"noisy{n}", n), "noisy")
-    assert cache.get("d", state("quiet", 0).root) is not None
-    assert cache.get("d", state("noisy0", 0).root) is None
-    assert cache.bytes <= 4 * cost + cost // 2
-    cache.clear()
-    assert (len(cache), cache.bytes) == (0, 0)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from("ab")), max_size=60))
-def test_the_caches_accounts_balance(puts: list[tuple[int, int, str]]) -> None:
-    limit = 6 * memory(state("s0", 0))
-    cache = BaseCache(Limits(base_bytes=limit))
-    for session, n, client in puts:
-        cache.put("d", state(f"s{session}", n), client)
-        assert cache.bytes <= limit
-    cache.clear()
-    assert (len(cache), cache.bytes) == (0, 0)

@@ -1,0 +1,103 @@
+"""What a receiver keeps to which a later frame may refer."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otelctx.context.keys import Value
+from otelctx.context.state import EMPTY, State
+from otelctx.delta.bases import BaseCache, memory
+from otelctx.delta.codec import decode_frame, encode_frame
+from otelctx.delta.limits import Limits
+from otelctx.delta.messages import full
+
+
+def state(session: str, n: int) -> State:
+    return EMPTY.put("session.id", session).put("n", n)
+
+
+def test_four_bases_a_session() -> None:
+    cache = BaseCache(Limits())
+    for n in range(5):
+        assert cache.put("d", state("s", n), "c")
+    assert cache.get("d", state("s", 0).root) is None
+    assert all(cache.get("d", state("s", n).root) for n in range(1, 5))
+
+
+def test_the_largest_client_loses_its_oldest_base_first() -> None:
+    cost = memory(state("s", 0))
+    cache = BaseCache(Limits(base_bytes=4 * cost + cost // 2))
+    cache.put("d", state("quiet", 0), "quiet")
+    for n in range(4):
+        cache.put("d", state(f"noisy{n}", n), "noisy")
+    assert cache.get("d", state("quiet", 0).root) is not None
+    assert cache.get("d", state("noisy0", 0).root) is None
+    assert cache.bytes <= 4 * cost + cost // 2
+    cache.clear()
+    assert (len(cache), cache.bytes) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from("ab")), max_size=60))
+def test_the_caches_accounts_balance(puts: list[tuple[int, int, str]]) -> None:
+    limit = 6 * memory(state("s0", 0))
+    cache = BaseCache(Limits(base_bytes=limit))
+    for session, n, client in puts:
+        cache.put("d", state(f"s{session}", n), client)
+        assert cache.bytes <= limit
+    cache.clear()
+    assert (len(cache), cache.bytes) == (0, 0)
+
+
+def test_within_a_session_the_base_that_was_not_referred_to_for_longest_goes() -> None:
+    cache = BaseCache(Limits())
+    for n in (0, 1, 2, 3, 0, 4):
+        cache.put("d", state("s", n), "c")
+    assert [n for n in range(5) if cache.get("d", state("s", n).root)] == [0, 2, 3, 4]
+
+
+def test_a_base_that_is_used_outlives_its_clients_other_ones() -> None:
+    cost = memory(state("s0", 0))
+    cache = BaseCache(Limits(base_bytes=3 * cost))
+    for n in range(3):
+        cache.put("d", state(f"s{n}", n), "c")
+    assert cache.get("d", state("s0", 0).root)
+    cache.put("d", state("s3", 3), "c")
+    assert [n for n in range(4) if cache.get("d", state(f"s{n}", n).root)] == [0, 2, 3]
+
+
+def test_a_state_larger_than_the_whole_budget_is_not_kept() -> None:
+    cache = BaseCache(Limits(base_bytes=memory(state("s", 0)) - 1))
+    assert not cache.put("d", state("s", 0), "c")
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [(1, "x" * 5), (13, "x" * 20), (2, "x" * 1000), (40, 10**12), (20, "\U0001f600" * 25), (5, b"y" * 40)],
+)
+def test_what_a_base_is_said_to_cost_is_what_it_takes_in_memory(keys: int, value: Value) -> None:
+    """The budget is of real memory. Read from frames, as in a worker, since those share nothing but key names."""
+    bodies = []
+    for n in range(100):
+        one = EMPTY.put("session.id", f"session-{n}")
+        for k in range(keys):
+            one = one.put(f"key.number{k}", value)
+        bodies.append(encode_frame(full(one)))
+    cache = BaseCache(Limits())
+    gc.collect()
+    tracemalloc.start()
+    for body in bodies:
+        frame = decode_frame(body)
+        read = EMPTY.apply(frame.put, frame.delete)
+        assert read.root == frame.root
+        assert cache.put("d", read, "c")
+    del frame, read
+    gc.collect()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.8 * cache.bytes <= taken <= 1.15 * cache.bytes
