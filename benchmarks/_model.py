@@ -14,12 +14,13 @@ from otelctx.errors import ConfigError
 from otelctx.inference.loader import Loaded, load
 from otelctx.settings import Settings
 
-__all__ = ["smollm2", "some_ids", "stack", "twin"]
+__all__ = ["smollm2", "some_ids", "some_words", "stack", "twin"]
 
 # transformers annotates it in part only.
 _models: Any = AutoModelForCausalLM
 # Ids of ordinary tokens; those below are the special ones.
 _FIRST_ID: Final = 100
+_WORDS: Final = ["all", "people", "time", "water", "would", "there", "their", "which", "make", "about", "first", "into"]
 
 
 def smollm2() -> Loaded:
@@ -47,3 +48,10 @@ def twin(model: Any) -> Any:
 
 def some_ids(vocab: int, count: int, rng: random.Random) -> list[int]:
     return [rng.randrange(_FIRST_ID, vocab) for _ in range(count)]
+
+
+def some_words(tokenizer: Any, tokens: int, rng: random.Random) -> str:
+    """English-looking text of exactly or very nearly ``tokens`` tokens."""
+    text = " ".join(rng.choice(_WORDS) for _ in range(tokens))
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return str(tokenizer.decode(ids[:tokens]))
