@@ -127,24 +127,27 @@ class Gate:
     def __init__(self, engine: TransformersEngine) -> None:
         self._step = engine._runner.step
         self._permits = threading.Semaphore(0)
-        self._open = False
+        self._open = self._waiting = False
         self.steps: list[list[tuple[int, int]]] = []  # per step: (row, tokens fed)
         engine._runner.step = self  # type: ignore[assignment,method-assign]
 
     def __call__(self, work: Any) -> Any:
         if not self._open:
+            self._waiting = True
             assert self._permits.acquire(timeout=30)
+            self._waiting = False
         result = self._step(work)
         self.steps.append([(row, len(ids)) for row, ids in work])
         return result
 
     async def allow(self, steps: int) -> None:
-        """Let ``steps`` more steps happen, and wait for the last of them."""
+        """Let ``steps`` more steps happen, and wait until the thread stands before the next."""
         target = len(self.steps) + steps
         self._permits.release(steps)
-        await until(lambda: len(self.steps) >= target)
+        await until(lambda: len(self.steps) >= target and self._waiting)
 
     def open(self) -> None:
+        """From now on steps happen as they come."""
         self._open = True
         self._permits.release(1)
 
