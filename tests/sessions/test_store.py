@@ -326,6 +326,16 @@ async def test_only_idle_sessions_expire_and_their_pages_come_back(
     assert store.sessions == 1
 
 
+async def test_a_busy_session_hides_no_idle_one_from_the_sweeper(store: SessionStore, clock: Clock) -> None:
+    for name in ("first", "second"):
+        await turn(store, name)
+    clock.now = 50
+    lease = await store.lease("first", "alice")
+    clock.now = 70
+    assert [r.session_id for r in store.sweep()] == ["second"]
+    lease.release()
+
+
 async def test_a_session_that_a_turn_waits_for_does_not_expire(store: SessionStore, clock: Clock) -> None:
     held = await store.lease("s", "alice")
     commit(held)
