@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ class Settings:
     on_unknown_base: OnUnknownBase = "resync"
     baggage: BaggageMode = "until_ack"
     events: Events = "span"
-    cache_dir: Path = Path("~/.cache/otelctx")
+    cache_dir: Path = field(default_factory=lambda: _cache_dir({}))
     capture_content: CaptureContent = "NO_CONTENT"
 
     @classmethod
@@ -101,8 +102,16 @@ def _choice(env: Mapping[str, str], name: str, default: L, allowed: tuple[L, ...
 
 
 def _cache_dir(env: Mapping[str, str]) -> Path:
-    explicit = env.get("OTELCTX_CACHE_DIR", "")
+    explicit, base = env.get("OTELCTX_CACHE_DIR", ""), Path(env.get("XDG_CACHE_HOME", ""))
     if explicit:
-        return Path(explicit).expanduser()
-    base = env.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path(env.get("HOME", "~")).expanduser() / ".cache") / "otelctx"
+        try:
+            return Path(explicit).expanduser()
+        except RuntimeError:
+            raise ConfigError(f"OTELCTX_CACHE_DIR is {explicit!r}: no such home; write the whole path") from None
+    if base.is_absolute():  # the XDG specification says to ignore others
+        return base / "otelctx"
+    try:
+        home = Path(env.get("HOME") or "~").expanduser()
+    except RuntimeError:  # a container's user without a name
+        return Path(tempfile.gettempdir()) / "otelctx"
+    return home / ".cache" / "otelctx"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import otelctx
 from otelctx.errors import ConfigError
 from otelctx.settings import Settings
 
@@ -55,6 +56,7 @@ def test_everything_is_read() -> None:
         ("OTELCTX_ON_UNKNOWN_BASE", "panic"),
         ("OTELCTX_BAGGAGE", "sometimes"),
         ("OTELCTX_EVENTS", "none"),
+        ("OTELCTX_CACHE_DIR", "~nobody.of.that.name/x"),
         ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "yes"),
     ],
 )
@@ -67,5 +69,36 @@ def test_secrets_are_not_in_the_repr() -> None:
     assert SECRET not in repr(Settings.from_env({"OTELCTX_KEYS": f"1:{SECRET}"}))
 
 
-def test_an_xdg_cache_is_respected() -> None:
+def test_an_xdg_cache_is_respected_if_it_is_a_whole_path() -> None:
     assert Settings.from_env({"XDG_CACHE_HOME": "/xdg"}).cache_dir == Path("/xdg/otelctx")
+    assert Settings.from_env({"XDG_CACHE_HOME": "xdg", "HOME": "/h"}).cache_dir == Path("/h/.cache/otelctx")
+
+
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number of its own."""
+
+    def homeless(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert Settings.from_env({}).cache_dir.is_absolute()
+
+
+def test_the_default_cache_needs_no_shell_to_be_found() -> None:
+    assert Settings().cache_dir.is_absolute()
+
+
+def test_empty_values_count_as_unset() -> None:
+    names = [f"OTELCTX_{n}" for n in ("KEYS", "TRUSTED_CLIENTS", "EGRESS_ALLOW", "UNTRUSTED_TRACE", "CACHE_DIR")]
+    assert Settings.from_env(dict.fromkeys(names, "")) == Settings.from_env({})
+
+
+def test_nothing_else_decides_by_the_environment() -> None:
+    """``sdk.environment`` sets the SDK's variables for the SDK; the demo and the test helpers run programs in theirs."""
+    package = Path(otelctx.__file__).parent
+    readers = {
+        path.relative_to(package).parts[:2]
+        for path in package.rglob("*.py")
+        if "os.environ" in path.read_text() or "getenv" in path.read_text()
+    }
+    assert {r for r in readers if r[0] not in ("demo", "testing")} == {("settings.py",), ("sdk", "environment.py")}
