@@ -49,7 +49,7 @@ contracts: $(STAMP)-dev
 	$(BIN)/lint-imports --no-cache
 
 unit: $(STAMP)-dev
-	$(BIN)/python -m pytest -q -m 'not e2e and not model and not gpu'
+	$(BIN)/python -m pytest -q -n auto -m 'not e2e and not model and not gpu'
 
 backends: ## build the collector and Jaeger into the user's cache (needs Go; about nine minutes, once)
 	@if command -v go >/dev/null; then scripts/backends build; \
