@@ -56,7 +56,7 @@ class _Size:
 
 
 FULL: Final = _Size(short=512, long=4096, rounds=5, steps=3)
-QUICK: Final = _Size(short=48, long=128, rounds=1, steps=1)
+QUICK: Final = _Size(short=16, long=80, rounds=1, steps=1)
 
 
 def run(quick: bool) -> Report:
