@@ -296,6 +296,15 @@ def test_one_baggage_header_with_the_applications_members_kept(
     assert worker.seen[0].values("baggage") == ["own=2;p=x,ctx=1,clients.tier=a%20b"]
 
 
+def test_trace_headers_of_the_callers_own_are_replaced(
+    driver: Any, worker: Any, node: Callable[..., Node], seen: Any
+) -> None:
+    """Two of them would be read as none, or as the wrong one."""
+    driver.post(driver.client(node()), worker.url, headers={"TraceParent": f"00-{1:032x}-{1:016x}-01"})
+    (line,) = worker.seen[0].values("traceparent")
+    assert line.split("-")[2] == format(seen.span().context.span_id, "016x")
+
+
 def test_a_propagator_that_raises_costs_nothing(
     driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, propagator: Callable[[Any], None]
 ) -> None:

@@ -206,7 +206,15 @@ def test_a_response_that_came_whole_ends_at_once(driver: Any, node: Callable[...
 
 
 @asynchronous
-def test_an_app_in_this_process_may_call_on(driver: Any, node: Callable[..., Node], seen: Any) -> None:
+@pytest.mark.parametrize("contrib", [False, True])
+def test_an_app_in_this_process_may_call_on(
+    driver: Any, node: Callable[..., Node], seen: Any, contrib: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of another instrumentation on the way in is no reason for ours on the way on."""
+    if contrib:
+        monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.httpx", ModuleType("contrib"))
+    else:
+        monkeypatch.delitem(sys.modules, "opentelemetry.instrumentation.httpx", raising=False)
     inner = driver.client(
         node(), transport=driver.library.MockTransport(lambda request: driver.library.Response(200, content=b"in"))
     )

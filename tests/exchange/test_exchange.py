@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from opentelemetry.context import Context
 
-from otelctx.context.current import USAGE_OUTPUT, ContextKey, UpKey, session
+from otelctx.context.current import USAGE_OUTPUT, ContextKey, UpKey, attach, detach, session
+from otelctx.context.keys import KeySpec
 from otelctx.context.scope import Scope
 from otelctx.context.state import Window
 from otelctx.delta.codec import decode_ack, encode_ack, from_header, split_mac, to_header
@@ -22,6 +25,7 @@ PROMPT = ContextKey("exchange.prompt", str)
 LOCAL = ContextKey("exchange.local", str, flow="local")
 SPENT = UpKey("exchange.spent", int, rule="sum")
 LEVEL = UpKey("exchange.level", int, rule="max")
+UNIX = 1_800_000_000.0
 OTHER_SECRET = "1:" + base64.b64encode(b"x" * 32).decode()
 PRIVATE = [(b"cache-control", b"max-age=0, Private")]
 
@@ -166,6 +170,18 @@ def test_rubbish_leaves_the_application_unharmed_and_unanswered(wire: Any, lines
     assert inbound.reason
 
 
+def test_a_line_of_a_trusted_address_is_not_believed_from_another(
+    wire: Any, chat: Scope, node: Callable[..., Node]
+) -> None:
+    """Whoever has read it on the wire can send it again."""
+    wire.caller, wire.callee = node(keys=""), node(keys="", trusted_clients=("127.0.0.1",))
+    for _ in range(5):
+        wire.call()
+    lines = [value for _, value in wire.begin().headers]
+    assert (wire.kinds[-1], wire.open(lines).outcome) == ("ref", "accepted")
+    assert wire.open(lines, client="127.0.0.2").reason == "untrusted"
+
+
 def test_the_client_behind_a_trusted_proxy_decides(node: Callable[..., Node], wire: Any) -> None:
     wire.callee = node(keys="", trusted_clients=("10.0.0.0/8",), trusted_proxies=("127.0.0.1",))
     inside = wire.open([], forwarded="203.0.113.9, 10.1.2.3")
@@ -234,9 +250,17 @@ def test_the_resend_comes_once(aware: Any, node: Callable[..., Node]) -> None:
     exchange = aware.begin()
     aware.callee = node()
     nack = dict(aware.open([value for _, value in exchange.headers]).refusal()[1])[b"otelctx-ack"]
-    assert exchange.close(412, [nack], aware.now, 1_800_000_000.0 + aware.now) is Verdict.RESEND
+    assert exchange.close(412, [nack], aware.now, UNIX + aware.now) is Verdict.RESEND
     assert exchange.kind == "full"
-    assert exchange.close(412, [nack], aware.now, 1_800_000_000.0 + aware.now) is Verdict.DONE
+    assert exchange.close(412, [nack], aware.now, UNIX + aware.now) is Verdict.DONE
+
+
+def test_no_second_resend_whatever_the_reason(aware: Any, node: Callable[..., Node]) -> None:
+    exchange = aware.begin()
+    aware.callee = node()
+    nack = dict(aware.open([value for _, value in exchange.headers]).refusal()[1])[b"otelctx-ack"]
+    assert exchange.close(412, [nack], aware.now, UNIX + aware.now) is Verdict.RESEND
+    assert exchange.close(431, [], aware.now, UNIX + aware.now) is Verdict.DONE
 
 
 def test_where_the_operator_says_proceed_the_app_runs_flagged(aware: Any, node: Callable[..., Node]) -> None:
@@ -278,7 +302,7 @@ def test_it_goes_into_the_scope_that_was_current_at_the_beginning(wire: Any, cha
     inbound = wire.open([value for _, value in exchange.headers])
     inbound.scope.record(SPENT.spec, 5)
     with session("another"):
-        exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+        exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
         assert SPENT.get() == 0
     assert SPENT.get() == 5
 
@@ -296,17 +320,15 @@ def test_an_ack_is_counted_once_however_often_it_is_served(wire: Any, chat: Scop
     wire.call(lambda scope: scope.record(SPENT.spec, 5), tamper=lambda acks: served.extend(acks) or acks)
     for _ in range(3):
         exchange = wire.begin()
-        exchange.close(200, served, 1.0, 1_800_000_100.0)
+        exchange.close(200, served, 1.0, UNIX + 100)
         assert exchange.ack_kind == "ack"
     assert SPENT.get() == 5
 
 
 def test_a_sum_without_an_event_id_is_not_counted(wire: Any, chat: Scope) -> None:
     def anonymous(acks: list[bytes | str]) -> list[bytes | str]:
-        from dataclasses import replace
-
         body = encode_ack(replace(ack_of(acks[0]), event=0), signed=True)
-        return [to_header(body + wire.callee.keyring.sign(ACK, body, 1_800_000_100.0))]
+        return [to_header(body + wire.callee.keyring.sign(ACK, body, UNIX + 100))]
 
     def app(scope: Scope) -> None:
         scope.record(SPENT.spec, 5)
@@ -321,7 +343,7 @@ def test_an_ack_of_another_exchange_is_ignored(wire: Any, chat: Scope) -> None:
     wire.call(lambda scope: scope.record(SPENT.spec, 5), tamper=lambda acks: stolen.extend(acks) or [])
     TIER.set("silver")
     exchange = wire.begin()
-    exchange.close(200, stolen, 1.0, 1_800_000_100.0)
+    exchange.close(200, stolen, 1.0, UNIX + 100)
     assert (SPENT.get(), exchange.ack_kind) == (0, None)
 
 
@@ -329,7 +351,7 @@ def test_an_ack_of_another_exchange_is_ignored(wire: Any, chat: Scope) -> None:
 def test_an_ack_that_is_not_proven_is_ignored(wire: Any, chat: Scope, how: str) -> None:
     def tamper(acks: list[bytes | str]) -> list[bytes | str]:
         body = split_mac(from_header(acks[0]))[0]
-        forged = body + Keyring.parse(OTHER_SECRET).sign(ACK, body, 1_800_000_100.0)
+        forged = body + Keyring.parse(OTHER_SECRET).sign(ACK, body, UNIX + 100)
         return {
             "forged": [to_header(forged)],
             "unsigned": [to_header(body)],
@@ -342,9 +364,19 @@ def test_an_ack_that_is_not_proven_is_ignored(wire: Any, chat: Scope, how: str) 
     assert (SPENT.get(), wire.client.ack_kind) == (0, None)
 
 
+def test_what_a_nack_carries_is_not_counted(wire: Any, chat: Scope) -> None:
+    """There is nothing to report of a request that ran without context."""
+
+    def denied(acks: list[bytes | str]) -> list[bytes | str]:
+        body = encode_ack(replace(ack_of(acks[0]), kind=AckKind.NACK), signed=True)
+        return [to_header(body + wire.callee.keyring.sign(ACK, body, UNIX + wire.now))]
+
+    wire.call(lambda scope: scope.record(SPENT.spec, 5), tamper=denied)
+    assert (SPENT.get(), wire.client.ack_kind) == (0, "nack")
+
+
 def test_what_is_not_declared_as_up_here_is_ignored(wire: Any, chat: Scope) -> None:
     """The callee may not set the caller's down keys, nor values of another type."""
-    from otelctx.context.keys import KeySpec
 
     def app(scope: Scope) -> None:
         scope.record(KeySpec("exchange.tier", str, "up", "internal", "last"), "lead")
@@ -361,8 +393,13 @@ def test_what_comes_after_the_scope_has_ended_is_counted_as_late(wire: Any) -> N
         exchange = wire.begin()
     inbound = wire.open([value for _, value in exchange.headers])
     inbound.scope.record(SPENT.spec, 5)
-    exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+    exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
     assert (exchange.late, scope.up("exchange.spent")) == (True, None)
+    window = wire.open([value for _, value in exchange.headers])
+    window.scope.report(Window(used=1, limit=2))
+    exchange.late = False
+    exchange.close(200, [window.ack("POST", [])], 1.0, UNIX + 100)
+    assert (exchange.late, scope.window) == (True, None)
 
 
 # where an ack may ride
@@ -417,7 +454,7 @@ def test_an_unaware_origin_changes_nothing(wire: Any, chat: Scope) -> None:
 def test_what_a_stream_records_comes_with_the_sessions_next_ack(wire: Any, chat: Scope) -> None:
     exchange = wire.begin()
     inbound = wire.open([value for _, value in exchange.headers])
-    exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+    exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
     inbound.scope.record(USAGE_OUTPUT.spec, 64)
     inbound.scope.report(Window(used=9, limit=10, version=2))
     inbound.close()
@@ -436,14 +473,14 @@ def test_a_final_ack_and_the_next_one_count_once_for_who_reads_both(wire: Any, c
     def stream(reads_the_end: bool) -> None:
         exchange = wire.begin()
         inbound = wire.open([value for _, value in exchange.headers])
-        exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+        exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
         inbound.scope.record(SPENT.spec, 64)
         last = inbound.final_ack()
         inbound.close()
         assert last is not None
         assert ack_of(last).final is True
         if reads_the_end:
-            exchange.close(200, [last], 1.0, 1_800_000_100.0)
+            exchange.close(200, [last], 1.0, UNIX + 100)
 
     stream(reads_the_end=True)
     assert SPENT.get() == 64
@@ -460,7 +497,7 @@ def test_what_was_shown_comes_up_although_every_answer_has_values_of_its_own(wir
     """A stream, and then answers in one piece: who can't read the stream's end still learns of it."""
     exchange = wire.begin()
     inbound = wire.open([value for _, value in exchange.headers])
-    exchange.close(200, [inbound.ack("POST", [])], 1.0, 1_800_000_100.0)
+    exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
     inbound.scope.record(SPENT.spec, 64)
     inbound.final_ack()
     inbound.close()
@@ -480,10 +517,6 @@ def test_what_a_get_could_not_carry_is_not_lost(wire: Any, chat: Scope) -> None:
 
 def test_usage_goes_up_two_hops(node: Callable[..., Node], wire: Any, chat: Scope) -> None:
     """The service in the middle adds what it used itself to what its callee did."""
-    from opentelemetry.context import Context
-
-    from otelctx.context.current import attach, detach
-
     behind = type(wire)(wire.callee, node())
 
     def middle(scope: Scope) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from time import time
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otelctx.context.current import ContextKey, current_scope, session, with_scope
 from otelctx.context.scope import Scope
+from otelctx.context.state import EMPTY
+from otelctx.delta.codec import encode_frame, to_header
+from otelctx.delta.messages import delta, full, ref
 from otelctx.exchange.node import Node, set_default_node
 from otelctx.exchange.propagator import OtelctxPropagator, grant
 
@@ -64,15 +69,11 @@ def test_the_grant_is_for_the_context_given_not_for_the_current_one(both: Otelct
     assert carrier == {}
 
 
-@pytest.mark.parametrize("kind", ["unsigned", "forged", "ref", "delta", "twice", "rubbish", "newer table"])
+@pytest.mark.parametrize(
+    "kind",
+    ["unsigned", "forged", "ref", "ref to nothing", "delta", "wrong root", "twice", "rubbish", "newer table"],
+)
 def test_only_a_proven_full_frame_is_believed(both: OtelctxPropagator, node: Callable[..., Node], kind: str) -> None:
-    from dataclasses import replace
-    from time import time
-
-    from otelctx.context.state import EMPTY
-    from otelctx.delta.codec import encode_frame, to_header
-    from otelctx.delta.messages import delta, full, ref
-
     state = EMPTY.put("session.id", "s1").put("a", "b" * 90)
     party = node()
     base = EMPTY.put("session.id", "s1")
@@ -80,6 +81,8 @@ def test_only_a_proven_full_frame_is_believed(both: OtelctxPropagator, node: Cal
         "unsigned": [to_header(encode_frame(full(state)))],
         "forged": [node(keys="1:" + "QUJD" * 12).wire(full(state), time())],
         "ref": [party.wire(ref(state), time())],
+        "ref to nothing": [party.wire(ref(EMPTY), time())],
+        "wrong root": [party.wire(replace(full(state), root=base.root), time())],
         "delta": [party.wire(delta(base, state), time())],
         "twice": [party.wire(full(state), time())] * 2,
         "rubbish": [":%:"],
