@@ -94,7 +94,7 @@ def test_empty_values_count_as_unset() -> None:
 
 
 def test_nothing_else_decides_by_the_environment() -> None:
-    """``sdk.environment`` sets the SDK's variables for the SDK; the demo and the test helpers run programs in theirs."""
+    """``sdk.environment`` sets the SDK's variables for the SDK; the demo and the test helpers run programs."""
     package = Path(otelctx.__file__).parent
     readers = {
         path.relative_to(package).parts[:2]

@@ -1,6 +1,14 @@
 """Bytes of frames and acks, and the header line that carries them.
 
-Inbound bytes are bounded before they are parsed and checked before they become values; whatever they are, nothing but a
+    header line   ":" base64 ":"                      at most 4096 characters (RFC 9651, byte sequence)
+    message       body [ 7a 11 | key id | MAC ]       at most 3060 bytes; body as in proto/otelctx/v1/otelctx.proto
+
+The MAC is over the body's bytes as they stand, so they are split off before protobuf sees them and never serialised a
+second time: protobuf does not promise the same bytes twice. This encoder does, within one version of the library, since
+there are no maps and entries come sorted. HTTP/2 compresses a repeated line to one byte only because of it.
+
+Inbound bytes are bounded before they are parsed, counted before they become Python objects (which cost ten times what
+parsing costs), and checked before they become values. Whatever they are, nothing but a
 :class:`~otelctx.errors.ProtocolError` is raised.
 """
 

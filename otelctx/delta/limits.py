@@ -12,7 +12,7 @@ __all__ = ["BASE_BYTES", "MAC_BYTES", "MAX_ENTRIES", "MAX_FRAME_BYTES", "MAX_HEA
 # nginx, gunicorn and Node refuse header lines of 8 kB and more; half of that leaves room for the name and for
 # surprises.
 MAX_HEADER_CHARS: Final = 4096
-# 4096 characters less two colons hold 3070 bytes of base64; the rest is slack for padding.
+# 4096 characters less two colons hold 3069 bytes of base64; the rest is slack.
 MAX_FRAME_BYTES: Final = 3060
 # A response head of 4 kB becomes a 502 behind a default nginx (proxy_buffer_size is one page).
 MAX_ACK_CHARS: Final = 512

@@ -1,17 +1,25 @@
 """The receiving side, sans I/O: from header lines to a state, or to what must be answered instead.
 
-Checks run in this order, each cheaper than the next, and the first that fails decides: one header line, length,
-syntax, decoded length, MAC and trust, parse, entry count, each key and value, base, root. Nothing is raised; an
-outcome is returned:
+Nothing is raised; an outcome is returned:
 
     Accepted    the app runs with the sender's state
-    NeedBase    a REF or DELTA whose base is not in this process: the shell may ask a shared store and call
-    :meth:`resume` Refuse      the app must not run: 412 and the ack, so that the sender repeats with FULL
-    Run         the app runs without context, flagged incomplete, and the ack goes onto its own response
-    Ignored     the app runs without context and there is no ack: a stranger learns nothing
+    NeedBase    a REF or DELTA whose base is not in this process: the shell may ask a shared store and resume
+    Refuse      the app must not run: 412 and a NACK, so that the sender repeats with FULL
+    Run         the app runs without context, flagged incomplete, and a NACK goes onto its own response
+    Ignored     the app runs without context and there is no answer: a stranger learns nothing
 
-A FULL never leads to Refuse. A frame that failed is never half applied: a partial state must not be signed again as a
-whole one.
+Theory of operation
+    Checks run in this order, each cheaper than the next, and the first that fails decides: one header line, length,
+    syntax, decoded length, MAC and trust, parse, entry count, each key and value, base, root. Up to trust a failure is
+    a stranger's, and so is a frame that can't be parsed: there is no answer that could serve as an oracle. From there
+    on it is a friend's who knows less than he thinks, and he is told.
+
+    The base of a DELTA is looked up by eight bytes of its root; nothing depends on them being unique, for the root of
+    the result is compared in full. So any number of senders may share a worker, frames may be lost, repeated or
+    overtake one another, and a state that is accepted is the one that was sent.
+
+    A FULL stands alone and therefore never leads to Refuse, whatever is wrong with it: to repeat it would not help. A
+    frame that failed is never half applied, since a partial state would be signed again as a whole one further on.
 """
 
 from __future__ import annotations

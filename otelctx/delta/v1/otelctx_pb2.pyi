@@ -98,7 +98,7 @@ class Frame(google.protobuf.message.Message):
     base: builtins.bytes
     """DELTA only: first 8 bytes of the base's root"""
     table: builtins.int
-    """revision of the static table"""
+    """revision of the static table, from 1 on"""
     @property
     def put(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Entry]: ...
     @property
