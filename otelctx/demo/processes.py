@@ -76,7 +76,7 @@ class Process:
 
     def output(self) -> str:
         """Its last lines, for a message."""
-        return "".join(f"\n  {line}" for line in ("; it said:", *self._tail)) if self._tail else ""
+        return "; it said:" + "".join(f"\n  {line}" for line in self._tail) if self._tail else ""
 
     async def _read(
         self, process: asyncio.subprocess.Process, ready: re.Pattern[str], say: Callable[[str], None]

@@ -18,6 +18,7 @@ __all__ = ["NotFound", "dumps", "failed", "known_error", "no_such_route", "of_er
 
 # No shared cache may keep an answer: it may carry an ack, which is one session's.
 _HEADERS: Final = {"cache-control": "no-store"}
+_SHOWN: Final = 200  # characters of a path
 # Parts of OpenAI's API that clients try first or by default, and what to use instead.
 _HINTS: Final[Mapping[str, str]] = {
     "/v1/responses": "this server has no Responses API; use /v1/chat/completions",
@@ -59,7 +60,7 @@ async def known_error(request: Request, error: Exception) -> Response:
 async def no_such_route(request: Request, error: Exception) -> Response:
     """Exception handler for Starlette's own 404 and 405."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    path = request.url.path
+    path = request.url.path[:_SHOWN]
     hint = _HINTS.get(path.rstrip("/"))
     message = f"{request.method} {path} does not exist" if status == 404 else f"{path} does not take {request.method}"
     wrong = InvalidRequest(f"{message}: {hint}" if hint else message, code=_code(status))

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 SERVICES = {"client", "frontend", "worker"}
 
 
+MARK = b"DEMO_RUN=" + uuid.uuid4().hex.encode()
+
+
 def demo(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "otelctx.cli", "demo", *arguments],
@@ -25,7 +29,7 @@ def demo(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Compl
         stderr=subprocess.STDOUT,
         text=True,
         timeout=500,
-        env=os.environ | (env or {}),
+        env=os.environ | {"DEMO_RUN": MARK.decode().partition("=")[2]} | (env or {}),
     )
 
 
@@ -89,13 +93,13 @@ def test_what_was_exported_is_written_as_otlp_json(told: str) -> None:
 
 
 def test_all_of_it_has_ended(told: str) -> None:
-    """Nothing that the demo started is left."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    """No process is left that has the run's mark in its environment."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
-            command = entry.read_bytes()
+            environment = entry.read_bytes().split(b"\0")
         except OSError:
             continue
-        assert b"otelctx.demo.frontend:app" not in command
+        assert MARK not in environment or entry.parent.name == str(os.getpid())
     assert "Traceback" not in told
 
 
