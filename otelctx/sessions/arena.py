@@ -9,6 +9,7 @@ been zeroed, not before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -83,6 +84,11 @@ class Arena:
         if self._references[page] == 0:
             self._slab[page] = 0
             self._free.append(page)
+
+    def copy(self, pages: Sequence[int]) -> Tokens:
+        """The tokens of ``pages``, one page after the other: a copy, shape [64 · len(pages)]."""
+        tokens: Tokens = self._slab.take(pages, axis=0).reshape(-1) if pages else np.empty(0, np.int32)
+        return tokens
 
     def page(self, page: int) -> Tokens:
         """The page itself, shape [64], writable; only its window writes to it."""

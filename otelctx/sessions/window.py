@@ -131,9 +131,10 @@ class TokenWindow:
         return [end - start for start, end in pairwise((*self._starts(), self.tail))]
 
     def tokens(self) -> Tokens:
-        """A copy of the kept tokens: int32, shape [kept]."""
-        with self.view() as view:
-            return np.concatenate([np.empty(0, np.int32), *view])
+        """A copy of the kept tokens: int32, shape [kept]. Raises :class:`~otelctx.errors.StaleView` once the window is
+        released."""
+        self._check_released()
+        return np.concatenate((self._copy(0, self.pinned), self._copy(self.head, self.tail)))
 
     def view(self) -> View:
         """Slices of the kept tokens without a copy: ``with window.view() as view: for part in view: …``. Their pages
@@ -244,8 +245,7 @@ class TokenWindow:
         self.marks = ()
 
     def _kept_slices(self) -> tuple[list[int], list[Tokens]]:
-        if self._released:
-            raise StaleView("this window was released; its tokens are gone")
+        self._check_released()
         return list(self._pages.values()), [*self._slices(0, self.pinned), *self._slices(self.head, self.tail)]
 
     def _starts(self) -> tuple[int, ...]:
@@ -257,9 +257,17 @@ class TokenWindow:
             self._arena.release(page)
         pages.clear()
 
+    def _check_released(self) -> None:
+        if self._released:
+            raise StaleView("this window was released; its tokens are gone")
+
     def _check(self, tx: Tx) -> None:
         if self._tx is not tx or tx.epoch != self._epoch:
             raise VersionConflict("this transaction is over: the window has moved on since it began")
+
+    def _copy(self, start: int, end: int) -> Tokens:
+        pages = [self._pages[n] for n in range(start // PAGE, pages_for(end))]
+        return self._arena.copy(pages)[start % PAGE :][: end - start]
 
     def _slices(self, start: int, end: int) -> Iterator[Tokens]:
         while start < end:
