@@ -10,7 +10,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otelctx import semconv
 from otelctx.context.current import OVERFLOWED, TRUNCATED, TURN, USAGE_INPUT, USAGE_OUTPUT
-from otelctx.context.keys import KeySpec
+from otelctx.context.keys import INT_MAX, INT_MIN, KeySpec
 from otelctx.context.scope import Scope
 from otelctx.context.state import Window
 from otelctx.errors import OtelctxError, TokenLimitExceeded
@@ -254,8 +254,9 @@ def _asked(request: TurnRequest) -> dict[str, AttributeValue]:
         semconv.GEN_AI_REQUEST_TOP_P: float(params.top_p),
     }
     if request.max_tokens is not None:
-        asked[semconv.GEN_AI_REQUEST_MAX_TOKENS] = request.max_tokens
-    if params.seed is not None:
+        asked[semconv.GEN_AI_REQUEST_MAX_TOKENS] = min(request.max_tokens, INT_MAX)
+    # Telemetry carries 64 bits; one integer beyond them would cost the whole batch of spans.
+    if params.seed is not None and INT_MIN <= params.seed <= INT_MAX:
         asked[semconv.GEN_AI_REQUEST_SEED] = params.seed
     if request.stream:
         asked[semconv.GEN_AI_REQUEST_STREAM] = True

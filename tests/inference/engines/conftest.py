@@ -47,6 +47,11 @@ class Judge:
 
 
 @pytest.fixture
+def judge_of() -> Callable[[Any], Judge]:
+    return Judge
+
+
+@pytest.fixture
 def judge(twin: Callable[[Any], Any], chat_model: Any) -> Judge:
     return Judge(twin(chat_model))
 
