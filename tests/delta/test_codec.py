@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -89,6 +90,7 @@ def raw(**fields: object) -> bytes:
         b"",
         raw(kind=0),
         raw(kind=9),
+        raw(table=0),
         raw(root=b""),
         raw(root=bytes(15)),
         raw(kind=FrameKind.DELTA),
@@ -202,6 +204,24 @@ def test_an_ack_stays_within_512_characters_and_says_when_it_was_shortened(
     read = decode_ack(data)
     assert read.ups == entries[: len(read.ups)]
     assert read.truncated is (len(read.ups) < len(entries))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("size", range(1, 13))
+def test_an_ack_carries_as_many_values_as_there_is_room_for_and_no_more(size: int, signed: bool) -> None:
+    entries = tuple(entry(f"k{n:02}", "x" * size) for n in range(60))
+    data = encode_ack(Ack(AckKind.ACK, bytes(8), event=1, ups=entries), signed=signed)
+    room = 381 - (len(TRAILER) if signed else 0)
+    assert len(to_header(data + (TRAILER if signed else b""))) <= 512
+    assert len(data) <= room < len(data) + entries[0].size
+
+
+@pytest.mark.parametrize(
+    "fields", [{"root": bytes(7)}, {"root": b""}, {"table": 0}, {"kind": 2}, {"held": 3}, {"reason": 9}]
+)
+def test_a_malformed_ack_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_ack(pb.Ack(**({"root": bytes(8), "table": 1} | fields)).SerializeToString())
 
 
 def test_acks_round_trip_whole() -> None:

@@ -155,6 +155,16 @@ def test_three_processes_within_a_minute_are_a_balancer_and_over_hours_they_are_
     assert not slow.balanced(7202)
 
 
+def test_a_process_counts_as_recent_from_when_it_was_last_heard_of() -> None:
+    for last, balanced in ((100, True), (50, False)):
+        boots = BootIds(Limits())
+        boots.seen(1, began=0, now=1)
+        boots.seen(1, began=last - 1, now=last)
+        boots.seen(2, began=110, now=111)
+        boots.seen(3, began=120, now=121)
+        assert boots.balanced(122) is balanced
+
+
 def test_only_so_many_processes_are_remembered() -> None:
     boots = BootIds(Limits())
     for boot_id in range(1000):

@@ -72,6 +72,13 @@ def test_three_acks_in_a_row_then_ref_then_delta() -> None:
     assert link.offer().baggage is False
 
 
+def test_a_delta_goes_only_where_it_is_smaller_than_everything() -> None:
+    link = Link().aware()
+    changed = EMPTY.put("session.id", "s").put("limit.tokens.total", 5)
+    assert link.kind(changed.put("user.id", "u-1234567890")) == "DELTA"
+    assert link.kind(changed) == "FULL"  # three things changed, two are left
+
+
 def test_concurrent_first_requests_are_all_full() -> None:
     link = Link()
     offers = [link.offer() for _ in range(10)]
