@@ -37,7 +37,7 @@ def test_the_same_object_comes_back_and_twice_is_once(driver: Any, node: Callabl
 
 def test_what_the_client_was_set_up_with_is_still_there(driver: Any, node: Callable[..., Node]) -> None:
     host = "proxy.internal"
-    client = driver.client(node(), http2=True, **{"proxy": f"http://{host}:3128"})
+    client = driver.client(node(), http2=True, proxy=f"http://{host}:3128")
     assert client._transport._pool is client._transport._inner._pool
     assert any("proxy" in str(vars(t._inner._pool)) for t in client._mounts.values())
     with pytest.raises(AttributeError):
