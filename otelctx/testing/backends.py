@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, Final, Self
 
 from otelctx.errors import ConfigError
 
-__all__ = ["Backend", "Collector", "Jaeger", "Launch", "find", "free_ports", "get"]
+__all__ = ["Backend", "Collector", "Jaeger", "Launch", "find", "free_ports", "get", "poll"]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _READY: Final = 30.0  # seconds
@@ -64,7 +65,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class Backend:
+class Backend(ABC):
     """One child process with its log. A context manager; :meth:`close` may be called any number of times."""
 
     def __init__(self, log: Path) -> None:
@@ -74,14 +75,14 @@ class Backend:
             try:
                 self._start(self.plan())
                 return
-            except RuntimeError as exc:
+            except (RuntimeError, TimeoutError) as exc:
                 # Between choosing a port and binding it, somebody else may have taken it: choose again.
                 if attempt == _ATTEMPTS or "address already in use" not in self.tail().lower():
                     raise RuntimeError(f"{exc}\n{self.tail(2000)}") from None
 
+    @abstractmethod
     def plan(self) -> Launch:
         """Choose ports and say how to start. Called once per attempt."""
-        raise TypeError(f"{type(self).__name__} does not say how it is started")
 
     def _start(self, launch: Launch) -> None:
         # The user's own settings are for the user's own processes, not for these.
@@ -99,10 +100,6 @@ class Backend:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def tail(self, size: int = 8000) -> str:
         """The end of its log."""
@@ -168,9 +165,12 @@ class Jaeger(Backend):
         return self._json("/api/transform", *get(f"{self.url}/api/transform", document))
 
     def _json(self, path: str, status: int, kind: str, body: bytes) -> Any:
-        if not kind.startswith("application/json") or status not in (200, 404):
+        if status == 404:
+            return None
+        # What is JSON comes as application/json from one API and as text/plain from the other.
+        if status != 200 or "html" in kind:
             raise RuntimeError(f"{path} answered {status} {kind}: {body[:200]!r}")
-        return json.loads(body) if status == 200 else None
+        return json.loads(body)
 
     def trace(self, trace_id: str) -> list[dict[str, Any]]:
         """Spans of a trace as Jaeger's UI gets them, each with its ``service`` and ``attributes``; empty if there is
@@ -204,7 +204,7 @@ class Jaeger(Backend):
 
         try:
             poll(arrived, lambda: self._process.poll() is None, f"trace {trace_id}", timeout)
-        except RuntimeError as exc:
+        except TimeoutError as exc:
             names = ", ".join(f"{s['service']}: {s['operationName']}" for s in spans) or "nothing"
             raise TimeoutError(f"{exc}; arrived: {names}") from None
         return spans
@@ -219,7 +219,6 @@ class Collector(Backend):
 
     endpoint: str
     http_endpoint: str
-    metrics_url: str
 
     def __init__(
         self,
@@ -246,7 +245,6 @@ class Collector(Backend):
         grpc, http, health, metrics = free_ports(4)
         self.endpoint = f"http://127.0.0.1:{grpc}"
         self.http_endpoint = f"http://127.0.0.1:{http}"
-        self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
         return Launch(
             [str(self._binary), "--config", str(_ROOT / "collector" / "otelctx-collector.yaml")],
             lambda: get(f"http://127.0.0.1:{health}/")[0] == 200,
@@ -279,11 +277,11 @@ def get(url: str, body: bytes | None = None) -> tuple[int, str, bytes]:
 
 
 def poll(done: Callable[[], bool], alive: Callable[[], bool], what: str, timeout: float = _READY) -> None:
-    """Return once ``done()``. Raises ``RuntimeError`` if not ``alive()``, or after ``timeout`` seconds."""
+    """Return once ``done()``. Raises ``RuntimeError`` if not ``alive()``, ``TimeoutError`` after ``timeout`` s."""
     deadline = time.monotonic() + timeout
     while not done():
         if not alive():
             raise RuntimeError(f"{what}: the process has ended")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{what} was not ready within {timeout:g} s")
+            raise TimeoutError(f"{what} was not ready within {timeout:g} s")
         time.sleep(0.05)

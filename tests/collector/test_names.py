@@ -50,7 +50,9 @@ def test_what_decides_about_a_trace_survives_the_limits(config: Any) -> None:
     policies = config["processors"]["tail_sampling"]["policies"]
     deciding = {p["boolean_attribute"]["key"] for p in policies if p["type"] == "boolean_attribute"}
     assert deciding == {semconv.OVERFLOW, semconv.TRUNCATED, semconv.DEGRADED}
-    (limit,) = (s for s in config["processors"]["transform/limit"]["trace_statements"] if s.startswith("limit("))
+    groups = {g["context"]: g["statements"] for g in config["processors"]["transform/limit"]["trace_statements"]}
+    (limit,) = (s for s in groups["span"] if s.startswith("limit("))
+    assert all(s.split("(")[1].startswith(f"{context}.") for context, group in groups.items() for s in group)
     assert deciding <= set(re.findall(r'"([^"]+)"', limit))
 
 

@@ -1,45 +1,181 @@
-"""Real backends for the whole run. What is missing is skipped, loudly; OTELCTX_E2E=required makes that a failure."""
+"""Real backends for the whole run. What is missing is skipped, loudly; OTELCTX_E2E=required makes that a failure.
+
+A failed test shows the end of the log of every backend that it uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+import socket
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otelctx.errors import ConfigError
-from otelctx.testing.backends import Collector, Jaeger
+from otelctx.testing.backends import Backend, Collector, Jaeger, Launch, find, free_ports
+
+_running: list[Backend] = []
+_BEFORE: pytest.StashKey[set[Backend]] = pytest.StashKey()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_BEFORE] = set(_running)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        used = [b for b in _running if b not in item.stash.get(_BEFORE, set()) or b in getattr(item, "funcargs", {}).values()]
+        report.sections.extend((f"log of {b.log}", b.tail(3000)) for b in used)
+    return report
 
 
 @pytest.fixture(scope="session")
-def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jaeger]:
-    try:
-        backend = Jaeger(tmp_path_factory.mktemp("jaeger"))
-    except ConfigError as exc:
-        pytest.skip(f"NO JAEGER: {exc}")
-    with backend:
-        yield backend
-
-
-@pytest.fixture(scope="session")
-def start_collector(jaeger: Jaeger, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Collector]]:
-    """Start a collector in front of the run's Jaeger, with ``sampling_percentage`` of the plain traces kept."""
+def run_backend() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Start a backend that runs to the end of the session, or skip because it is missing."""
     with ExitStack() as stack:
 
-        def start(**options: float) -> Collector:
-            folder: Path = tmp_path_factory.mktemp("collector")
+        def run(make: Callable[[], Backend]) -> Backend:
             try:
-                backend = Collector(folder, jaeger.otlp, **options)
+                backend = stack.enter_context(make())
             except ConfigError as exc:
-                pytest.skip(f"NO COLLECTOR: {exc}")
-            stack.enter_context(backend)
+                pytest.skip(f"NO BACKEND: {exc}")
+            _running.append(backend)
+            stack.callback(_running.remove, backend)
             return backend
 
-        yield start
+        yield run
+
+
+@pytest.fixture(scope="session")
+def backends() -> dict[str, Path]:
+    """Paths of the built binaries."""
+    try:
+        return {name: find(name) for name in ("otelctx-collector", "jaeger")}
+    except ConfigError as exc:
+        pytest.skip(f"NO BACKEND: {exc}")
+
+
+@pytest.fixture(scope="session")
+def jaeger(run_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run_backend(lambda: Jaeger(tmp_path_factory.mktemp("jaeger")))
+
+
+@pytest.fixture(scope="session")
+def start_collector(
+    run_backend: Any, jaeger: Jaeger, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Collector]:
+    """Start a collector in front of the run's Jaeger, or of ``to``, with the options of ``Collector``."""
+
+    def start(folder: Path | None = None, to: str = jaeger.otlp, **options: Any) -> Collector:
+        where = folder or tmp_path_factory.mktemp("collector")
+        collector: Collector = run_backend(lambda: Collector(where, to, **options))
+        return collector
+
+    return start
 
 
 @pytest.fixture(scope="session")
 def collector(start_collector: Callable[..., Collector]) -> Collector:
     """A collector that keeps every trace."""
     return start_collector()
+
+
+class Redis(Backend):
+    """One Redis that keeps nothing on disk; ``port`` on the loopback."""
+
+    port: int
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(folder / "redis.log")
+
+    def plan(self) -> Launch:
+        (self.port,) = free_ports(1)
+        options = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": str(self.folder)}
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        return Launch([_binary("redis-server"), *arguments], lambda: self.ask(b"PING") == b"+PONG\r\n")
+
+    def ask(self, line: bytes) -> bytes:
+        """One inline command and the start of its answer; empty if nothing answers."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                connection.sendall(line + b"\r\n")
+                return connection.recv(4096)
+        except OSError:
+            return b""
+
+
+class Nginx(Backend):
+    """nginx with one server at ``url``, whose block holds ``directives``."""
+
+    url: str
+
+    def __init__(self, folder: Path, directives: str) -> None:
+        self.folder = folder
+        self.directives = directives
+        super().__init__(folder / "nginx.log")
+
+    def plan(self) -> Launch:
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        temporary = "".join(
+            f"{kind}_temp_path {self.folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        (self.folder / "nginx.conf").write_text(
+            f"pid {self.folder / 'nginx.pid'}; error_log stderr; worker_processes 1; daemon off; events {{}}"
+            f"http {{ access_log off; {temporary} server {{ listen 127.0.0.1:{port}; {self.directives} }} }}"
+        )
+        command = [_binary("nginx"), "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"), "-e", "stderr"]
+        return Launch(command, lambda: _listens(port))
+
+
+def _binary(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise ConfigError(f"{name} is not installed")
+    return found
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="session")
+def redis_server(run_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run_backend(lambda: Redis(tmp_path_factory.mktemp("redis")))
+
+
+@pytest.fixture(scope="session")
+def start_nginx(run_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Start an nginx whose server block holds the directives given."""
+    return lambda directives: run_backend(lambda: Nginx(tmp_path_factory.mktemp("nginx"), directives))
+
+
+@pytest.fixture
+def exporting() -> Iterator[Callable[[str, str], Any]]:
+    """A tracer whose spans go out one by one, in order, as they end: ``exporting(endpoint, service)``."""
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    with ExitStack() as stack:
+
+        def make(endpoint: str, service: str) -> Any:
+            # The collector's limits are under test, not the SDK's.
+            limits = SpanLimits(max_span_attributes=1000)
+            resource = Resource({"service.name": service})
+            provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
+            provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint, insecure=True)))
+            stack.callback(provider.shutdown)
+            return provider.get_tracer("test", "1.0")
+
+        yield make
