@@ -14,10 +14,11 @@ from otelctx.context.keys import INT_MAX, INT_MIN, KeySpec
 from otelctx.context.scope import Scope
 from otelctx.context.state import Window
 from otelctx.errors import OtelctxError, TokenLimitExceeded
+from otelctx.inference.content import cut_inside, messages_json
 from otelctx.inference.job import Admission, Ended
 from otelctx.inference.overflow import Mode, Truncate
 from otelctx.inference.tracing import TurnTrace, outcome_of
-from otelctx.inference.turn import Outcome, TurnRequest, TurnResult, Usage
+from otelctx.inference.turn import Message, Outcome, TurnRequest, TurnResult, Usage
 from otelctx.sessions.record import SessionRecord
 from otelctx.telemetry.instruments import instruments
 
@@ -48,9 +49,19 @@ class TurnReport:
     """One turn, from its arrival to its one outcome. Belongs to the event loop."""
 
     def __init__(
-        self, request: TurnRequest, *, model: str, window: int, mode: Mode, scope: Scope | None, times: Times
+        self,
+        request: TurnRequest,
+        *,
+        model: str,
+        window: int,
+        mode: Mode,
+        scope: Scope | None,
+        times: Times,
+        capture_content: bool = False,
     ) -> None:
-        """``window`` in tokens; ``mode`` is what happens when it is full; ``scope`` is the caller's."""
+        """``window`` in tokens; ``mode`` is what happens when it is full; ``scope`` is the caller's.
+        ``capture_content`` puts messages and answer on the span.
+        """
         self.times = times
         self.window = Window(0, window)
         self._request = request
@@ -63,6 +74,10 @@ class TurnReport:
         self._started = False
         self._first: float | None = None
         self._last = 0.0
+        self._parts: list[str] = []
+        self._capture = capture_content
+        if capture_content:
+            self._trace.set({semconv.GEN_AI_INPUT_MESSAGES: messages_json(request.messages)})
 
     # what becomes known, in this order
 
@@ -101,6 +116,9 @@ class TurnReport:
         self._first = at
         self._trace.enter("decode", self.times.ns(at))
 
+    def text(self, text: str) -> None:
+        self._parts.append(text)
+
     def result(self, ended: Ended) -> TurnResult:
         """What the turn's result is, if its reader takes it."""
         before = self.window
@@ -113,7 +131,7 @@ class TurnReport:
             outcome=_OUTCOMES.get(ended.limit, "length"),
             usage=self.usage(ended.sampled),
             limit=ended.limit,
-            cut=ended.cut,
+            cut=ended.cut or (cut_inside("".join(self._parts)) if ended.limit is not None else None),
             window=self.window,
             time_to_first_token=None if self._first is None else self._first - self.times.started,
             session=self._request.session,
@@ -142,8 +160,11 @@ class TurnReport:
         if self._request.session is not None:
             self._record_up(TURN.spec, self._turn)
         instruments().window_tokens.record(self.window.used, {semconv.WINDOW_MODE: self._mode}, self._trace.context)
-        found = {semconv.LIMIT: result.limit, semconv.CUT: result.cut}
+        found: dict[str, str | None] = {semconv.LIMIT: result.limit, semconv.CUT: result.cut}
         extra = {key: value for key, value in found.items() if value is not None}
+        if self._capture:
+            answer = Message("assistant", "".join(self._parts))
+            extra[semconv.GEN_AI_OUTPUT_MESSAGES] = messages_json([answer], result.finish_reason)
         self._end(result.outcome, tokens, finish=result.finish_reason, per_token=per_token, extra=extra)
 
     def failed(self, error: OtelctxError, sampled: int) -> None:

@@ -143,6 +143,7 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
 
     def text(self, text: str) -> None:
         self._progress()
+        self._report.text(text)
         self._channel.put(text)
 
     def ended(self, ended: Ended) -> None:

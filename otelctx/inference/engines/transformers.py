@@ -32,7 +32,7 @@ from otelctx.inference.thread import EngineThread
 from otelctx.inference.tokenizer import ChatTokenizer, SpecialTokens
 from otelctx.inference.turn import Chunk, Message, TurnRequest, messages_of
 from otelctx.semconv import EVENT_SESSION_EXPIRED, REASON
-from otelctx.sessions.arena import Arena
+from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.store import Lease, SessionStore
 from otelctx.sessions.store import Limits as StoreLimits
 from otelctx.telemetry import events
@@ -42,16 +42,19 @@ __all__ = ["TransformersEngine"]
 
 _MODES: Final = ("turns", "reject")
 _SWEEP: Final = 5.0  # seconds
+_WINDOWS: Final = 1024
 
 
 class TransformersEngine:
     """Serves ``model`` with ``rows`` turns at once, each in a window of ``window`` tokens.
 
-    ``when_full``: what a session does when a turn does not fit. ``turns`` drops its oldest exchanges whole, ``reject``
-    refuses the turn; a turn without a session is always refused. ``name`` defaults to the model's class;
-    ``model_max`` and ``eos_ids`` to what its configuration says. ``special_tokens``: see
-    :class:`~otelctx.inference.tokenizer.ChatTokenizer`. ``sessions`` are kept at most; ``pages`` of 64 tokens is the
-    memory for all of them, by default 64 windows. ``clock`` gives monotonic seconds.
+    - ``when_full``: what a session does when a turn does not fit. ``turns`` drops its oldest exchanges whole,
+      ``reject`` refuses the turn. A turn without a session that does not fit is always refused.
+    - ``name`` defaults to the model's class, ``model_max`` and ``eos_ids`` to what its configuration says.
+    - ``queue``: turns that may wait for a row; ``sessions``: how many are kept; ``pages``: memory for all of them in
+      pages of 64 tokens, by default 1024 windows.
+    - ``special_tokens``: see :class:`~otelctx.inference.tokenizer.ChatTokenizer`.
+    - ``capture_content`` puts messages and answers on spans; ``clock`` gives monotonic seconds.
 
     The model belongs to the engine until :meth:`close`. Raises :class:`~otelctx.errors.ConfigError` for a model that
     can't be served.
@@ -72,6 +75,7 @@ class TransformersEngine:
         sessions: int = 10_000,
         pages: int | None = None,
         special_tokens: SpecialTokens = "neutralise",
+        capture_content: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if when_full not in _MODES:
@@ -83,9 +87,10 @@ class TransformersEngine:
         self._chat = ChatTokenizer(tokenizer, special_tokens=special_tokens)
         self._guard = Guard(self._chat, window=window)
         self._detokenizer = Detokenizer(tokenizer)
-        self._arena = Arena(pages if pages is not None else 64 * (window // 64 + 2))
+        self._arena = Arena(pages if pages is not None else _WINDOWS * (pages_for(window) + 1))
         self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
         self._clock = clock
+        self._capture_content = capture_content
         self._eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(model, tokenizer))
         self._limits = Limits(rows=rows, queue=queue)
         self._runner = Runner(model, rows=rows, window=window)
@@ -184,6 +189,7 @@ class TransformersEngine:
             mode=self._mode if request.session is not None else "reject",
             scope=current_scope(),
             times=Times(self._clock),
+            capture_content=self._capture_content,
         )
         try:
             self._running()

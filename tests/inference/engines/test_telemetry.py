@@ -277,3 +277,15 @@ async def test_pages_and_sessions_are_gauges_while_the_engine_lives(
     await ask(engine, "hello", session="s", max_tokens=1)
     assert otelctx_capture.metric("otelctx.arena.pages", state="used").value == 1
     assert otelctx_capture.metric("otelctx.sessions").value == 1
+
+
+async def test_content_is_on_spans_only_when_asked_for(
+    otelctx_capture: Captured, make_engine: Make, make_speaker: Make, ask: Make
+) -> None:
+    await ask(make_engine(), "a secret", max_tokens=3)
+    assert "secret" not in str(otelctx_capture.spans)
+    await ask(await make_speaker("{ tell", name="open", capture_content=True), "a question", max_tokens=6)
+    attributes = otelctx_capture.span("chat open").attributes
+    assert "a question" in attributes["gen_ai.input.messages"]
+    assert '"content": "{ t' in attributes["gen_ai.output.messages"]
+    assert attributes["otelctx.cut"] == "json"
