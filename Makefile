@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit backends proto bench clean
+.PHONY: help demo test check lint types contracts unit services backends proto bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,7 +32,7 @@ else
 	$(BIN)/otelctx demo
 endif
 
-test: $(STAMP)-dev backends lint types contracts ## everything CI runs: backends, linters, types, layers, the whole suite
+test: $(STAMP)-dev services backends lint types contracts ## everything CI runs: backends, linters, types, layers, the whole suite
 	$(BIN)/python -m pytest
 
 check: $(STAMP)-dev lint types contracts unit ## linters, types, layers and the unit tests that need no backend and no weights
@@ -55,6 +55,9 @@ backends: ## build the collector and Jaeger into the user's cache (needs Go; abo
 	@if command -v go >/dev/null; then scripts/backends build; \
 	elif [ "$$OTELCTX_E2E" = required ]; then echo "OTELCTX_E2E=required, but there is no Go to build the collector and Jaeger with"; exit 1; \
 	else echo "*** No Go on this machine: the tests against the real collector and Jaeger will be SKIPPED ***"; fi
+
+services: ## nginx and Redis for the end-to-end tests, from the distribution
+	@scripts/services
 
 proto: $(VENV)/bin/python ## generate the protobuf code anew
 	scripts/proto
