@@ -31,7 +31,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        used = [b for b in _running if b not in item.stash.get(_BEFORE, set()) or b in getattr(item, "funcargs", {}).values()]
+        used = [
+            b
+            for b in _running
+            if b not in item.stash.get(_BEFORE, set()) or b in getattr(item, "funcargs", {}).values()
+        ]
         report.sections.extend((f"log of {b.log}", b.tail(3000)) for b in used)
     return report
 
