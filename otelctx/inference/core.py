@@ -107,6 +107,8 @@ class Core:
             raise
         self._jobs[job.number] = job
         self._post(partial(job.listener.admitted, admission))
+        # Now, and not with the next step: a burst must not fill the queue while there are free rows.
+        self._start()
 
     def settle(self, job: Job, commit: bool) -> None:
         """The turn's reader has its last chunk, or has gone: keep the turn or take it back. The first call counts."""

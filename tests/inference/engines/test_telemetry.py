@@ -133,7 +133,7 @@ async def test_each_request_ends_in_exactly_one_outcome(
 ) -> None:
     """Eight at once, each in another way; what the counter says is what the spans say."""
     now = 0.0
-    engine = make_engine(rows=3, window=128, queue=4, clock=lambda: now)
+    engine = make_engine(rows=3, window=128, queue=2, clock=lambda: now)
     await engine.start()
     gate = make_gate(engine)
 
@@ -155,6 +155,7 @@ async def test_each_request_ends_in_exactly_one_outcome(
             ask(engine, "eight", max_tokens=2),
         )
     ]
+    await asyncio.sleep(0)
     await gate.allow(2)
     now = 6.0
     gate.open()

@@ -255,6 +255,17 @@ async def test_a_full_queue_is_an_overload_and_nothing_else_suffers(
     assert (await waiting).result.usage.completion_tokens == 2
 
 
+async def test_a_burst_fills_the_rows_before_the_queue(make_engine: Make, ask: Make, make_gate: Make) -> None:
+    engine = make_engine(rows=3, queue=1)
+    await engine.start()
+    gate = make_gate(engine)
+    asked = [asyncio.create_task(ask(engine, f"number {n}", max_tokens=2)) for n in range(5)]
+    await asyncio.sleep(0)
+    gate.open()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert [isinstance(end, Overloaded) for end in ends] == [False, False, False, False, True]
+
+
 async def test_a_session_whose_answer_could_not_be_kept_is_refused_at_once(
     make_engine: Make, ask: Make, make_gate: Make
 ) -> None:
