@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -170,8 +171,13 @@ def test_an_openai_client_that_retries_sends_it_in_full(
 def test_concurrent_first_requests_all_send_full(
     driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
 ) -> None:
-    import asyncio
+    """Nobody waits for an ack: none is given here before all six have been sent."""
+    arrived = asyncio.Barrier(6)
 
+    async def hold(request: Any) -> None:
+        await arrived.wait()
+
+    worker.handler = hold
     client = driver.client(node())
     if driver.asynchronous:
 
