@@ -53,6 +53,7 @@ def _engine(options: Options, settings: Settings) -> TransformersEngine:
         name=options.name or loaded.name,
         model_max=loaded.model_max,
         eos_ids=loaded.eos_ids,
+        capture_content=settings.capture_content in ("SPAN_ONLY", "SPAN_AND_EVENT"),
     )
 
 
