@@ -1,0 +1,28 @@
+"""What the served engine is made of: the settings reach it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otelctx.cli import worker
+from otelctx.cli.options import Options
+from otelctx.settings import CaptureContent, Settings
+
+
+@pytest.mark.parametrize(
+    ("asked", "captured"),
+    [("NO_CONTENT", False), ("EVENT_ONLY", False), ("SPAN_ONLY", True), ("SPAN_AND_EVENT", True)],
+)
+def test_content_goes_onto_spans_only_where_the_standard_variable_asks(
+    monkeypatch: pytest.MonkeyPatch, asked: CaptureContent, captured: bool
+) -> None:
+    made: dict[str, Any] = {}
+    loaded = SimpleNamespace(model=None, tokenizer=None, name="tiny", model_max=64, eos_ids=frozenset())
+    monkeypatch.setattr(worker, "load", lambda *args, **kwargs: loaded)
+    monkeypatch.setattr(worker, "TransformersEngine", lambda *args, **kwargs: made.update(kwargs))
+    options = Options("tiny", "127.0.0.1", 0, 64, 1, "turns", None, "worker", 0, 1.0)
+    worker._engine(options, Settings(capture_content=asked))
+    assert made["capture_content"] is captured
