@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeli
 from transformers.utils import logging
 
 from otelctx.errors import ConfigError
+from otelctx.inference.facts import eos_ids, positions
 from otelctx.inference.modelcache import cached
 
 __all__ = ["Loaded", "Progress", "load"]
@@ -136,24 +137,16 @@ def _read(directory: Path, name: str, say: Progress) -> Loaded:
             )
     except Exception as error:  # transformers and its readers raise nearly anything for a damaged file
         raise ConfigError(f"the model in {directory} can't be loaded: {error}") from error
-    return Loaded(model.eval(), tokenizer, name, _model_max(model, tokenizer), _eos_ids(model, tokenizer))
+    return Loaded(model.eval(), tokenizer, name, _model_max(model, tokenizer), eos_ids(model, tokenizer))
 
 
 def _model_max(model: Any, tokenizer: Any) -> int:
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    limit = positions(model)
     # A tokenizer that states no limit holds 10^30.
     limit = limit or (tokenizer.model_max_length if tokenizer.model_max_length < 1 << 40 else None)
     if not limit:
         raise ConfigError("neither the model's configuration nor its tokenizer says how many positions it has")
     return int(limit)
-
-
-def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    found: set[int] = set()
-    for source in (model.generation_config, model.config.get_text_config(decoder=True), tokenizer):
-        ids = getattr(source, "eos_token_id", None)
-        found.update(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
-    return tuple(sorted(found))
 
 
 @contextmanager

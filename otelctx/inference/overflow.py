@@ -16,7 +16,7 @@ from otelctx.errors import TokenLimitExceeded
 
 __all__ = ["MIN_OUTPUT", "Fits", "Mode", "Reject", "Truncate", "plan", "reserve_for"]
 
-Mode = Literal["reject", "turns"]
+Mode = Literal["reject", "turns", "slide"]
 
 # A turn that leaves less room than this for an answer is too long, whatever is dropped.
 MIN_OUTPUT: Final = 16

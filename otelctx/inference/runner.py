@@ -8,6 +8,7 @@ import torch
 
 from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
+from otelctx.inference.facts import positions
 from otelctx.inference.gate import check
 from otelctx.inference.kvrows import RowKV, StepResult, Work
 
@@ -35,7 +36,7 @@ class Runner:
     """
 
     def __init__(self, model: Any, *, rows: int, window: int) -> None:
-        limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        limit = positions(model)
         if limit is not None and window > limit:
             raise ConfigError(f"window={window} is longer than the {limit} positions of {type(model).__name__}")
         model.eval()

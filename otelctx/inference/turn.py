@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from otelctx.context.state import Window
 from otelctx.errors import InvalidRequest
+from otelctx.inference.overflow import Mode
 from otelctx.inference.sampling import Params
 
 __all__ = [
@@ -46,7 +47,9 @@ class TurnRequest:
     """What an engine is asked for.
 
     ``session``: ``None`` means that ``messages`` are the whole history and nothing is kept; an id means that they are
-    added to that session of ``owner``'s. ``max_tokens``: at least 1, ``None`` for as many as the window allows.
+    added to that session of ``owner``'s. ``prompt``: text or token ids to continue as they are, instead of ``messages``
+    and without a session. ``when_full``: what happens if it does not fit, ``None`` for the engine's own way with
+    sessions and for ``reject`` without one. ``max_tokens``: at least 1, ``None`` for as many as the window allows.
     ``deadline``: seconds from admission after which the answer ends where it is.
     """
 
@@ -60,6 +63,8 @@ class TurnRequest:
     priority: int = 0
     deadline: float | None = None
     model: str | None = None
+    prompt: str | tuple[int, ...] | None = None
+    when_full: Mode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,16 @@ from typing import Any, Final
 from opentelemetry.context import Context
 
 from otelctx.context.current import current_scope
-from otelctx.errors import ConfigError, InvalidRequest, Overloaded
+from otelctx.errors import ConfigError, Overloaded
 from otelctx.inference.core import Core
 from otelctx.inference.detokenize import Detokenizer
 from otelctx.inference.engines.base import EngineStats
-from otelctx.inference.guard import Guard, Prompt
+from otelctx.inference.facts import eos_ids as eos_ids_of
+from otelctx.inference.facts import positions
+from otelctx.inference.guard import Guard
 from otelctx.inference.job import Job
 from otelctx.inference.overflow import Mode
+from otelctx.inference.prompting import Prompter
 from otelctx.inference.report import Times, TurnReport
 from otelctx.inference.runner import Runner
 from otelctx.inference.running import RunningTurn
@@ -83,15 +86,15 @@ class TransformersEngine:
         self._name = name if name is not None else type(model).__name__
         self._window = window
         self._mode: Mode = when_full
-        self._model_max = model_max if model_max is not None else _positions(model, window)
+        self._model_max = model_max or positions(model) or window
         self._chat = ChatTokenizer(tokenizer, special_tokens=special_tokens)
-        self._guard = Guard(self._chat, window=window)
+        self._prompter = Prompter(Guard(self._chat, window=window), when_full)
         self._detokenizer = Detokenizer(tokenizer)
         self._arena = Arena(pages if pages is not None else _WINDOWS * (pages_for(window) + 1))
         self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
         self._clock = clock
         self._capture_content = capture_content
-        self._eos = frozenset(eos_ids if eos_ids is not None else _eos_ids(model, tokenizer))
+        self._eos = frozenset(eos_ids if eos_ids is not None else eos_ids_of(model, tokenizer))
         self._limits = Limits(rows=rows, queue=queue)
         self._runner = Runner(model, rows=rows, window=window)
         self._thread: EngineThread | None = None
@@ -250,17 +253,9 @@ class TransformersEngine:
 
     async def _admit(self, request: TurnRequest, report: TurnReport) -> RunningTurn:
         request = replace(request, messages=messages_of(request.messages))
-        if "" in request.stop:
-            raise InvalidRequest("a stop string is not empty", code="invalid_value", param="stop")
+        self._prompter.check(request)
         if request.session is None:
             return await self._place(request, report, None)
-        if not self._chat.concatenative:
-            raise InvalidRequest(
-                "this model's chat template depends on the whole conversation: send all of it, without a session",
-                code="session_unsupported",
-                param="session",
-            )
-        self._guard.refuse_by_bytes(request.messages, request.max_tokens, self._mode)
         lease = await self._store.lease(request.session, request.owner)
         try:
             return await self._place(request, report, lease)
@@ -269,14 +264,18 @@ class TransformersEngine:
             raise
 
     async def _place(self, request: TurnRequest, report: TurnReport, lease: Lease | None) -> RunningTurn:
-        prompt = await self._prompt(request, report, lease)
+        record = lease.record if lease is not None else None
+        if record is not None:
+            report.leased(record)
+        prompt = await self._prompter.prompt(request, record)
+        report.neutralised(prompt.neutralised)
         thread, core = self._running()
         turn = RunningTurn(report, lease, version=partial(next, self._versions), settle=self._settle)
         job = Job(
             number=next(self._numbers),
             request=request,
             prompt=prompt,
-            record=lease.record if lease is not None else None,
+            record=record,
             deadline=None if request.deadline is None else report.times.started + request.deadline,
             listener=turn,
             stream=self._detokenizer.stream(),
@@ -288,23 +287,6 @@ class TransformersEngine:
         thread.command(partial(core.admit, job))
         await turn.placed()
         return turn
-
-    async def _prompt(self, request: TurnRequest, report: TurnReport, lease: Lease | None) -> Prompt:
-        if lease is None:
-            prompt = await self._guard.aprompt(request.messages, request.max_tokens)
-        else:
-            record = lease.record
-            report.leased(record)
-            first = record.turns == 0
-            prompt = await self._guard.aprompt(
-                request.messages if first else _without_head(request.messages, record.system),
-                request.max_tokens,
-                mode=self._mode,
-                first=first,
-                pinned=record.window.pinned,
-            )
-        report.neutralised(prompt.neutralised)
-        return prompt
 
     def _running(self) -> tuple[EngineThread, Core]:
         if not self.ready or self._thread is None or self._core is None:
@@ -326,27 +308,5 @@ class TransformersEngine:
                 events.emit(EVENT_SESSION_EXPIRED, {REASON: record.ended or "idle"}, context=Context())
 
 
-def _without_head(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:
-    """A later turn may say the session's system prompt again; it is there already."""
-    if messages[0].role != "system" or messages[0].content != system:
-        return messages
-    if len(messages) == 1:
-        raise InvalidRequest("there is nothing new in messages", code="empty_array", param="messages")
-    return messages[1:]
-
-
 def _looked_up(result: str) -> None:
     instruments().session_lookups.add(1, {"result": result})
-
-
-def _positions(model: Any, window: int) -> int:
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return int(limit) if limit else window
-
-
-def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
-    found: set[int] = set()
-    for source in (model.generation_config, model.config, tokenizer):
-        ids = getattr(source, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list | tuple) else () if ids is None else (ids,))
-    return found
