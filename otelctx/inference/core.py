@@ -119,6 +119,10 @@ class Core:
         error = self._close(job, commit)
         self._post(partial(job.listener.settled, job.sampled, error))
 
+    def drop_idle(self, told: Callable[[int], None]) -> None:
+        """Forget the KV that no running turn needs; ``told`` gets the number of tokens, on the event loop."""
+        self._post(partial(told, self._rows.drop_idle()))
+
     def fail_all(self) -> None:
         """The engine itself went wrong: end every turn that has no end yet."""
         for job in list(self._jobs.values()):

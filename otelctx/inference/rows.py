@@ -77,6 +77,14 @@ class Rows:
         self._ticks += 1
         self._used[row] = self._ticks
 
+    def drop_idle(self) -> int:
+        """Forget the KV of all rows in which no turn runs. Returns the number of tokens dropped."""
+        dropped = 0
+        for row in self._ledger.free:
+            dropped += self._kv.lengths[row]
+            self._kv.crop(row, 0)
+        return dropped
+
     def _longest(self, ids: Tokens, owner: str, own: int | None) -> tuple[int, int]:
         """The owner's row that shares most with ``ids``, and how much. Of equals, the session's own."""
         best, most = -1, 0

@@ -109,6 +109,16 @@ def test_without_a_free_row_nothing_is_touched() -> None:
     assert bench.kv.columns == [[1, 2]]
 
 
+def test_dropping_idle_rows_forgets_them_and_leaves_those_in_which_a_turn_runs() -> None:
+    bench = Bench()
+    idle, _ = bench.run([1, 2, 3, 4])
+    running, _ = bench.run([5, 6], keep=True)
+    assert bench.rows.drop_idle() == 4
+    assert bench.rows.tokens(running).tolist() == [5, 6]
+    assert bench.run([1, 2, 3, 4, 5], own=idle)[1] == 0
+    assert bench.rows.drop_idle() == 5
+
+
 @settings(max_examples=60)
 @given(
     st.lists(
