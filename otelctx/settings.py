@@ -40,6 +40,7 @@ class Settings:
     OTELCTX_ON_UNKNOWN_BASE   ``resync`` (412, resent once) or ``proceed``           resync
     OTELCTX_BAGGAGE           our public keys in baggage: until_ack, always, never   until_ack
     OTELCTX_EVENTS            events on the ``span``, as a ``log`` record, ``both``  span
+    OTELCTX_API_KEY           whose sessions ``otelctx show window`` looks at        none
     OTELCTX_CACHE_DIR         prepared models and built backends                     XDG cache
     ========================  =====================================================  ===========
 
@@ -56,6 +57,7 @@ class Settings:
     events: Events = "span"
     cache_dir: Path = field(default_factory=lambda: _cache_dir({}))
     capture_content: CaptureContent = "NO_CONTENT"
+    api_key: str | None = field(default=None, repr=False)
 
     @classmethod
     def load(cls) -> Settings:
@@ -78,6 +80,7 @@ class Settings:
             events=_choice(env, "OTELCTX_EVENTS", "span", get_args(Events)),
             cache_dir=_cache_dir(env),
             capture_content=_choice(env, _CAPTURE, "NO_CONTENT", get_args(CaptureContent)),
+            api_key=env.get("OTELCTX_API_KEY") or None,
         )
         # Parsed here for their errors, so that a bad value is reported at start and not by the first request.
         Keyring.parse(settings.keys)

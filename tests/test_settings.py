@@ -9,6 +9,7 @@ from otelctx.errors import ConfigError
 from otelctx.settings import Settings
 
 SECRET = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVoxMjM0NTY="
+API_KEY = "sk-somebodys-key"
 
 
 def test_nothing_set_is_safe() -> None:
@@ -35,13 +36,14 @@ def test_everything_is_read() -> None:
             "OTELCTX_BAGGAGE": "never",
             "OTELCTX_EVENTS": "both",
             "OTELCTX_CACHE_DIR": "/var/cache/x",
+            "OTELCTX_API_KEY": API_KEY,
             "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only",
         }
     )
     assert settings.trusted_clients == ("10.0.0.0/8", "::1")
     assert (settings.untrusted_trace, settings.on_unknown_base, settings.baggage) == ("link", "proceed", "never")
     assert (settings.events, settings.cache_dir) == ("both", Path("/var/cache/x"))
-    assert settings.capture_content == "SPAN_ONLY"
+    assert (settings.capture_content, settings.api_key) == ("SPAN_ONLY", API_KEY)
     assert settings.egress_allow == ("api.example.com", "*.corp")
 
 
@@ -66,7 +68,8 @@ def test_a_bad_value_names_its_variable(name: str, value: str) -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    assert SECRET not in repr(Settings.from_env({"OTELCTX_KEYS": f"1:{SECRET}"}))
+    shown = repr(Settings.from_env({"OTELCTX_KEYS": f"1:{SECRET}", "OTELCTX_API_KEY": API_KEY}))
+    assert not [secret for secret in (SECRET, API_KEY) if secret in shown]
 
 
 def test_an_xdg_cache_is_respected_if_it_is_a_whole_path() -> None:

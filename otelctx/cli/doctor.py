@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from otelctx.errors import ConfigError
 from otelctx.settings import Settings
@@ -54,15 +56,17 @@ def findings() -> Iterator[Finding]:
     yield _collector()
 
 
-def run() -> int:
+def run(*, as_json: bool = False) -> int:
     """Print them. Returns the exit status: 1 if anything is a problem."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    worst = 0
-    for finding in findings():
-        worst |= finding.verdict == "problem"
-        table.add_row(f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]", finding.what, finding.detail)
-    Console().print(table)
-    return int(worst)
+    found = list(findings())
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for finding in found:
+            table.add_row(Text(finding.verdict, _STYLES[finding.verdict]), finding.what, Text(finding.detail))
+        Console().print(table)
+    return int(any(finding.verdict == "problem" for finding in found))
 
 
 def _extra(extra: str, packages: tuple[str, ...]) -> Finding:
@@ -74,7 +78,7 @@ def _extra(extra: str, packages: tuple[str, ...]) -> Finding:
         except PackageNotFoundError:
             missing.append(package)
     if missing:
-        return Finding(extra, "note", f"lacks {', '.join(missing)}: pip install 'otelctx\\[{extra}]'")
+        return Finding(extra, "note", f"lacks {', '.join(missing)}: pip install 'otelctx[{extra}]'")
     return Finding(extra, "ok", ", ".join(found))
 
 

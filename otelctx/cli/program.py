@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from otelctx.errors import ConfigError, OtelctxError
+from otelctx.cli.failing import failing
+from otelctx.cli.showing import AsJson, show
 
 __all__ = ["main", "program"]
 
@@ -20,7 +19,6 @@ program = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-show = typer.Typer(help="Show what is on the wire in readable form.", no_args_is_help=True)
 program.add_typer(show, name="show")
 
 
@@ -34,32 +32,6 @@ class WhenFull(StrEnum):
 def main() -> None:
     """Entry point. Exits 0, 1 if the command failed, or 2 if it was called wrongly."""
     program()
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Errors that a user can do something about are one line, without a traceback."""
-    try:
-        yield
-    except ConfigError as error:
-        typer.secho(f"otelctx: {error.message}", fg="red", err=True)
-        raise typer.Exit(1) from None
-    except OtelctxError as error:
-        typer.secho(f"otelctx: {type(error).__name__}: {error.message}", fg="red", err=True)
-        raise typer.Exit(1) from None
-    except ModuleNotFoundError as error:
-        typer.secho(f"otelctx: {_missing(error)}", fg="red", err=True)
-        raise typer.Exit(1) from None
-
-
-def _missing(error: ModuleNotFoundError) -> str:
-    from otelctx.cli.extras import EXTRA_OF
-
-    name = (error.name or "").split(".")[0]
-    extra = EXTRA_OF.get(name)
-    if extra is None:
-        raise error
-    return f"{name} is not installed: pip install 'otelctx[{extra}]'"
 
 
 @program.command()
@@ -76,7 +48,7 @@ def serve(
     drain: Annotated[float, typer.Option(min=0, help="Seconds that running answers get when stopped.")] = 10.0,
 ) -> None:
     """Serve a model over OpenAI's API, traced, with token windows."""
-    with _errors():
+    with failing():
         from otelctx.cli.options import Options
         from otelctx.cli.serve import run
 
@@ -94,33 +66,22 @@ def demo(
     jaeger_url: Annotated[
         str, typer.Option(help="Where OTEL_EXPORTER_OTLP_ENDPOINT, if it is set, ends up: read the traces back there.")
     ] = "http://localhost:16686",
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON; the story goes to stderr.")] = False,
     tamper: Annotated[
         str | None, typer.Option(help="Self-test: miscount this ('tokens' or 'bytes'), which must fail.", hidden=True)
     ] = None,
 ) -> None:
     """One traced conversation through three processes, told as it happens. Exits 1 if anything is not as it should."""
-    with _errors():
+    with failing():
         from otelctx.demo.story import run
 
-        raise typer.Exit(run(jaeger=jaeger, jaeger_url=jaeger_url, keep=keep, tamper=tamper))
-
-
-@show.command("header")
-def show_header(
-    value: Annotated[str, typer.Argument(help="Value of an otelctx or otelctx-ack header, or the whole line.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """Decode the value of an otelctx or otelctx-ack header. Signatures are shown, not checked."""
-    with _errors():
-        from otelctx.cli.header import show as show_value
-
-        show_value(value, as_json=as_json)
+        raise typer.Exit(run(jaeger=jaeger, jaeger_url=jaeger_url, keep=keep, as_json=as_json, tamper=tamper))
 
 
 @program.command()
-def doctor() -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check this environment: versions, extras, keys, collector, model cache. Exits 1 if something is wrong."""
-    with _errors():
+    with failing():
         from otelctx.cli.doctor import run
 
-        raise typer.Exit(run())
+        raise typer.Exit(run(as_json=as_json))

@@ -13,6 +13,7 @@ from typing import Final
 
 from otelctx.demo.sources import Embedded, Jaeger, Source
 from otelctx.testing import backends
+from otelctx.testing.jaeger import JaegerQuery
 from otelctx.testing.receiver import OtlpReceiver
 
 __all__ = ["ENDPOINT", "Backstage", "embedded", "external", "own_jaeger"]
@@ -58,9 +59,8 @@ async def own_jaeger() -> AsyncIterator[Backstage]:
         try:
             collector = await asyncio.to_thread(backends.Collector, Path(folder), storage.otlp)
             try:
-                source = Jaeger(storage.url)
-                yield Backstage(_to(collector.endpoint), source, 40.0, link=source.link)
-                await source.close()
+                query = storage.query
+                yield Backstage(_to(collector.endpoint), Jaeger(query), 40.0, link=query.link)
             finally:
                 await asyncio.to_thread(collector.close)
         finally:
@@ -73,9 +73,6 @@ async def external(jaeger_url: str) -> AsyncIterator[Backstage]:
 
     Raises :class:`~otelctx.errors.ConfigError` if that does not answer.
     """
-    source = Jaeger(jaeger_url)
-    try:
-        await source.ready()
-        yield Backstage({ENDPOINT: os.environ[ENDPOINT]}, source, 90.0, link=source.link, inherit=True)
-    finally:
-        await source.close()
+    query = JaegerQuery(jaeger_url)
+    await asyncio.to_thread(query.ready)
+    yield Backstage({ENDPOINT: os.environ[ENDPOINT]}, Jaeger(query), 90.0, link=query.link, inherit=True)

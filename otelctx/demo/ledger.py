@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 __all__ = ["Entry", "Ledger"]
@@ -49,3 +49,8 @@ class Ledger:
         if self._tamper is not None:
             wrong.append(f"nothing was counted that is called {self._tamper!r}")
         return self.failures + wrong
+
+    def document(self) -> dict[str, Any]:
+        """Every figure as JSON could hold it, and what is wrong."""
+        figures = [asdict(entry) | {"agrees": entry.agrees} for entry in self.entries]
+        return {"figures": figures, "wrong": self.verdict()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 from contextlib import AbstractAsyncContextManager
@@ -34,10 +35,20 @@ _WIDTH: Final = 132  # columns where nobody looks at a terminal
 _STOPPED: Final = (0, -15)  # uvicorn's own command ends by the signal that stopped it
 
 
-def run(*, jaeger: bool = False, jaeger_url: str, keep: bool = False, tamper: str | None = None) -> int:
-    """Tell the story. Returns the exit status: 1 if a step did not do what it should or two figures disagree."""
-    console = Console(highlight=False, soft_wrap=True, width=None if os.isatty(1) else _WIDTH)
-    return asyncio.run(_run(console, _backstage(jaeger, jaeger_url), keep and jaeger, Ledger(tamper)))
+def run(
+    *, jaeger: bool = False, jaeger_url: str, keep: bool = False, as_json: bool = False, tamper: str | None = None
+) -> int:
+    """Tell the story. Returns the exit status: 1 if a step did not do what it should or two figures disagree.
+
+    ``as_json``: the story goes to standard error, and all figures to standard output as one JSON object.
+    """
+    terminal = os.isatty(2 if as_json else 1)
+    console = Console(highlight=False, soft_wrap=True, width=None if terminal else _WIDTH, stderr=as_json)
+    ledger = Ledger(tamper)
+    status = asyncio.run(_run(console, _backstage(jaeger, jaeger_url), keep and jaeger, ledger))
+    if as_json:
+        print(json.dumps(ledger.document(), indent=2))
+    return status
 
 
 def _backstage(jaeger: bool, jaeger_url: str) -> AbstractAsyncContextManager[Backstage]:

@@ -11,9 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,8 +19,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from otelctx.errors import ConfigError
+from otelctx.testing.jaeger import JaegerQuery, fetch
 
-__all__ = ["Backend", "Collector", "Jaeger", "Launch", "find", "free_ports", "get", "poll"]
+__all__ = ["Backend", "Collector", "Jaeger", "Launch", "find", "free_ports", "poll"]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _READY: Final = 30.0  # seconds
@@ -140,7 +138,7 @@ class Jaeger(Backend):
         self.otlp = f"127.0.0.1:{otlp}"
         return Launch(
             [str(self._binary), "--config", str(_ROOT / "collector" / "jaeger.yaml")],
-            lambda: get(f"http://127.0.0.1:{health}/status")[0] == 200,
+            lambda: fetch(f"http://127.0.0.1:{health}/status")[0] == 200,
             {
                 "OTELCTX_JAEGER_QUERY_PORT": str(query),
                 "OTELCTX_JAEGER_QUERY_GRPC_PORT": str(query_grpc),
@@ -152,25 +150,14 @@ class Jaeger(Backend):
             },
         )
 
+    @property
+    def query(self) -> JaegerQuery:
+        """Its HTTP API."""
+        return JaegerQuery(self.url)
+
     def get(self, path: str, **query: str) -> Any:
-        """JSON of an API path, or ``None`` for 404. Raises ``RuntimeError`` for what is no JSON: an unknown
-        path is answered with 200 and the UI's page."""
-        return self._json(path, *get(f"{self.url}{path}?{urllib.parse.urlencode(query)}"))
-
-    def transform(self, document: bytes) -> Any:
-        """What the UI's upload makes of an OTLP/JSON document: traces in the shape of :meth:`get`'s ``/api/traces``.
-
-        Raises ``RuntimeError`` with Jaeger's answer if it refuses it.
-        """
-        return self._json("/api/transform", *get(f"{self.url}/api/transform", document))
-
-    def _json(self, path: str, status: int, kind: str, body: bytes) -> Any:
-        if status == 404:
-            return None
-        # What is JSON comes as application/json from one API and as text/plain from the other.
-        if status != 200 or "html" in kind:
-            raise RuntimeError(f"{path} answered {status} {kind}: {body[:200]!r}")
-        return json.loads(body)
+        """See :meth:`~otelctx.testing.jaeger.JaegerQuery.get`."""
+        return self.query.get(path, **query)
 
     def trace(self, trace_id: str) -> list[dict[str, Any]]:
         """Spans of a trace as Jaeger's UI gets them, each with its ``service`` and ``attributes``; empty if there is
@@ -209,10 +196,6 @@ class Jaeger(Backend):
             raise TimeoutError(f"{exc}; arrived: {names}") from None
         return spans
 
-    def link(self, trace_id: str) -> str:
-        """The page of a trace in Jaeger's UI."""
-        return f"{self.url}/trace/{trace_id}"
-
 
 class Collector(Backend):
     """The collector in front of a Jaeger. ``endpoint`` is what ``OTEL_EXPORTER_OTLP_ENDPOINT`` takes."""
@@ -247,7 +230,7 @@ class Collector(Backend):
         self.http_endpoint = f"http://127.0.0.1:{http}"
         return Launch(
             [str(self._binary), "--config", str(_ROOT / "collector" / "otelctx-collector.yaml")],
-            lambda: get(f"http://127.0.0.1:{health}/")[0] == 200,
+            lambda: fetch(f"http://127.0.0.1:{health}/")[0] == 200,
             {
                 **self._settings,
                 "OTELCTX_OTLP_GRPC_PORT": str(grpc),
@@ -256,24 +239,6 @@ class Collector(Backend):
                 "OTELCTX_METRICS_PORT": str(metrics),
             },
         )
-
-
-# A proxy of the environment has no business with the loopback.
-_direct: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def get(url: str, body: bytes | None = None) -> tuple[int, str, bytes]:
-    """Status, content type and body of a GET, or of a POST of JSON if there is a ``body``; status 0 if nothing
-    answers."""
-    request = urllib.request.Request(url, body, {"content-type": "application/json"} if body is not None else {})
-    try:
-        with _direct.open(request, timeout=10) as answer:
-            return answer.status, answer.headers.get("content-type", ""), answer.read()
-    except urllib.error.HTTPError as exc:
-        with exc:
-            return exc.code, exc.headers.get("content-type", ""), exc.read()
-    except OSError:
-        return 0, "", b""
 
 
 def poll(done: Callable[[], bool], alive: Callable[[], bool], what: str, timeout: float = _READY) -> None:

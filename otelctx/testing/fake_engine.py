@@ -107,7 +107,7 @@ class FakeEngine:
         found = self._sessions.get(session)
         if found is None or found[0] != owner:
             raise SessionNotFound(f"there is no session {session!r}")
-        return {"id": session, "window": {"used": found[1], "limit": self.window}}
+        return {"id": session, "window": {"used": found[1], "limit": self.window, "evicted": 0}}
 
     async def delete_session(self, session: str, owner: str = "anonymous") -> None:
         await self.session_state(session, owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 import subprocess
 import sys
@@ -43,8 +44,11 @@ def test_help_names_every_command_and_loads_no_model_library() -> None:
         (("serve", "smollm2", "--host", "no-such-host.invalid"), ("--host no-such-host.invalid",)),
         (("serve", "smollm2", "--host", "203.0.113.7"), ("can't listen on 203.0.113.7:8000", "--host")),
         (("show", "header", "junk"), ("not an otelctx",)),
+        (("show", "trace", "junk"), ("no trace id", "traceparent")),
+        (("show", "trace", "a" * 32, "--jaeger-url", "http://127.0.0.1:9"), ("Jaeger does not answer",)),
+        (("show", "window", "s", "--url", "http://127.0.0.1:9"), ("no worker answers", "--url")),
     ],
-    ids=["model", "name", "address", "header"],
+    ids=["model", "name", "address", "header", "trace", "jaeger", "window"],
 )
 def test_what_can_not_be_done_is_one_line_with_what_to_do(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     result = otelctx(*arguments)
@@ -90,6 +94,18 @@ def test_doctor_exits_with_1_and_says_so_if_the_collector_is_not_there() -> None
     assert "3 signs" in result.stdout
     assert key not in result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_doctor_says_the_same_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [doctor.Finding("a", "ok", "fine"), doctor.Finding("b", "problem", "[red]not[/] fine")]
+    monkeypatch.setattr(doctor, "findings", lambda: iter(found))
+    assert doctor.run(as_json=True) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {"what": "a", "verdict": "ok", "detail": "fine"},
+        {"what": "b", "verdict": "problem", "detail": "[red]not[/] fine"},
+    ]
+    doctor.run()
+    assert "[red]not[/] fine" in capsys.readouterr().out
 
 
 def test_doctor_stops_at_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from otelctx.demo.client import Reply
 from otelctx.demo.figures import Hop, Tokens, tokens
 from otelctx.demo.ledger import Ledger
 from otelctx.demo.script import TOO_LONG, TURNS
-from otelctx.demo.sources import from_jaeger
 from otelctx.testing.spans import SeenEvent, SeenSpan
 
 TURN = TURNS[0]
@@ -132,28 +131,3 @@ def test_a_refusal_needs_its_status_its_numbers_and_its_event() -> None:
         ledger = Ledger()
         check.refused(ledger, TOO_LONG, reply, found)
         assert len(ledger.verdict()) == wrong
-
-
-def test_jaegers_json_is_read_into_the_same_spans() -> None:
-    document = {
-        "processes": {"p1": {"serviceName": "worker"}},
-        "spans": [
-            {
-                "traceID": "t", "spanID": "s", "processID": "p1", "operationName": "chat m", "startTime": 5,
-                "duration": 7,
-                "references": [{"refType": "CHILD_OF", "traceID": "t", "spanID": "p"}],
-                "tags": [{"key": "span.kind", "value": "server"}, {"key": "n", "value": 3}],
-                "logs": [
-                    {
-                        "timestamp": 6,
-                        "fields": [{"key": "event", "value": "otelctx.overflow"}, {"key": "k", "value": 1}],
-                    }
-                ],
-            }
-        ],
-    }  # fmt: skip
-    (found,) = from_jaeger([document])
-    assert found == SeenSpan(
-        "t", "s", "p", "chat m", "SERVER", "worker", 5000, 12000, "UNSET", {"n": 3},
-        (SeenEvent("otelctx.overflow", 6000, {"k": 1}),),
-    )  # fmt: skip

@@ -132,7 +132,7 @@ def test_jaegers_upload_takes_what_the_embedded_receiver_writes(
                 pass
         receiver.wait_for(lambda spans: len(spans) == 2)
         document = receiver.write_json(tmp_path / "traces.json").read_bytes()
-    (trace,) = jaeger.transform(document)["data"]
+    (trace,) = jaeger.query.transform(document)["data"]
     assert trace["traceID"] == id_of(root)
     spans = {s["operationName"]: s for s in trace["spans"]}
     assert spans["child"]["references"][0]["spanID"] == spans["root"]["spanID"]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from otelctx.errors import ConfigError
 from otelctx.testing import backends
-from otelctx.testing.backends import Backend, Launch, find, free_ports, get
+from otelctx.testing.backends import Backend, Launch, find, free_ports
 
 
 class Child(Backend):
@@ -91,37 +88,3 @@ def test_what_is_not_built_is_said_with_the_command_that_builds_it(
     monkeypatch.setenv("OTELCTX_CACHE_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="otelctx-collector is not built; run: scripts/backends build"):
         find("otelctx-collector")
-
-
-@pytest.fixture
-def echo() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404 if self.path == "/none" else 200)
-            self.send_header("content-type", "text/plain")
-            self.end_headers()
-            self.wfile.write(self.path.encode())
-
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(self.rfile.read(int(self.headers["content-length"])))
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_the_loopback_is_asked_without_a_proxy(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (dead,) = free_ports(1)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{dead}")
-    assert get(f"{echo}/x?y=1") == (200, "text/plain", b"/x?y=1")
-    assert get(f"{echo}/none") == (404, "text/plain", b"/none")
-    assert get(f"{echo}/x", b"{}")[2] == b"{}"
-    assert get(f"http://127.0.0.1:{dead}/")[0] == 0
