@@ -66,6 +66,12 @@ class TurnRequest:
     prompt: str | tuple[int, ...] | None = None
     when_full: Mode | None = None
 
+    def mode(self, sessions: Mode) -> Mode:
+        """What happens if the turn does not fit; ``sessions`` is the engine's own way with sessions."""
+        if self.when_full is not None:
+            return self.when_full
+        return sessions if self.session is not None else "reject"
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

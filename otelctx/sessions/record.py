@@ -21,7 +21,8 @@ class SessionRecord:
     committed but not in the KV yet: they are fed first in the next turn. ``row`` is where its KV was last, a hint.
     ``system`` is the text of the pinned head, so that another system prompt in a later turn can be told. Usage totals
     are tokens over all turns. ``leases`` counts the turn that runs and those that wait for it to end; while it is not
-    0, the session stays. ``ended`` says why a session that left the store did so.
+    0, the session stays. ``ended`` says why a session that left the store did so. ``messages`` are the conversation as
+    (role, text), where the chat template depends on all of it, so that each turn renders it anew; else there are none.
     """
 
     session_id: str
@@ -38,3 +39,4 @@ class SessionRecord:
     output_tokens: int = 0
     leases: int = 0
     ended: Ended | None = None
+    messages: tuple[tuple[str, str], ...] = ()
