@@ -6,14 +6,18 @@ tail)``:
     0 ······ pinned ·· (evicted) ·· head ············ tail
     appended = tail      evicted = head − pinned      kept = pinned + tail − head      appended = kept + evicted, always
 
-Everything is changed inside a transaction. Pages that are evicted in one stay untouched until it commits, and what is
-appended lies behind the old tail, so that a rollback restores the tokens bit for bit. Starting a transaction makes an
-older one stale, and so does :meth:`TokenWindow.void`.
+Everything is changed inside a transaction. Pages that leave the window in one stay untouched until it commits, and
+what is appended lies behind the old tail, so that a rollback restores the tokens bit for bit. Starting a transaction
+makes an older one stale, and so does :meth:`TokenWindow.void`.
+
+No other holder of a page ever reads behind the window's committed tail in it. So a page may be appended to, or zeroed
+behind the tail, while others hold it; what would break this rule goes to a new page instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +25,7 @@ import numpy as np
 
 from otelctx.errors import StaleView, TokenLimitExceeded, VersionConflict
 from otelctx.sessions.arena import PAGE, Arena, Tokens, pages_for
+from otelctx.sessions.snapshot import logical_pages
 
 __all__ = ["TokenWindow", "Tx", "View"]
 
@@ -34,6 +39,7 @@ class Tx:
     tail: int
     pinned: int
     marks: tuple[int, ...]
+    pages: dict[int, int]
 
 
 class View:
@@ -84,7 +90,7 @@ class TokenWindow:
     __slots__ = (
         "_arena",
         "_epoch",
-        "_held",
+        "_fresh",
         "_pages",
         "_released",
         "_tx",
@@ -99,7 +105,7 @@ class TokenWindow:
     def __init__(self, arena: Arena, limit: int) -> None:
         self._arena = arena
         self._pages: dict[int, int] = {}  # logical page → page of the arena
-        self._held: dict[int, int] = {}  # the same, of those evicted in the open transaction
+        self._fresh: set[int] = set()  # pages of the arena that the open transaction has come by
         self._epoch = 0
         self._tx: Tx | None = None
         self._released = False
@@ -150,7 +156,7 @@ class TokenWindow:
         if self._tx is not None:
             self.rollback(self._tx)
         self._epoch += 1
-        self._tx = Tx(self._epoch, self.head, self.tail, self.pinned, self.marks)
+        self._tx = Tx(self._epoch, self.head, self.tail, self.pinned, self.marks, self._pages.copy())
         return self._tx
 
     def append(self, tx: Tx, ids: Sequence[int] | Tokens) -> None:
@@ -160,23 +166,10 @@ class TokenWindow:
         :class:`~otelctx.errors.ArenaExhausted` without pages; the window is then as before the call.
         """
         self._check(tx)
-        # An array of wider integers would be cut to 32 bits without a word, a list of them would not.
-        tokens = ids.astype(np.int32, casting="safe", copy=False) if isinstance(ids, np.ndarray) else _int32(ids)
-        if self.kept + len(tokens) > self.limit:
-            raise TokenLimitExceeded(
-                f"{self.kept} tokens kept and {len(tokens)} new exceed this window's maximum context length "
-                f"of {self.limit} tokens",
-                max_context=self.limit,
-            )
-        wanted = range(pages_for(self.tail), pages_for(self.tail + len(tokens)))
-        if wanted:
-            self._pages.update(zip(wanted, self._arena.allocate(len(wanted)), strict=True))
-        done = 0
-        while done < len(tokens):
-            at = (self.tail + done) % PAGE
-            n = min(PAGE - at, len(tokens) - done)
-            self._arena.page(self._pages[(self.tail + done) // PAGE])[at : at + n] = tokens[done : done + n]
-            done += n
+        tokens = _int32(ids)
+        self._check_room(self.kept, len(tokens))
+        self._allocate(range(pages_for(self.tail), pages_for(self.tail + len(tokens))))
+        self._write(self.tail, tokens)
         self.tail += len(tokens)
 
     def pin(self, tx: Tx, n: int) -> None:
@@ -201,30 +194,72 @@ class TokenWindow:
         if count == 0:
             return 0
         rest = starts[count:]
-        target = rest[0] if rest else self.tail
-        tokens = target - self.head
-        pinned_pages = pages_for(self.pinned)
-        for logical in range(max(self.head // PAGE, pinned_pages), target // PAGE):
-            self._held[logical] = self._pages.pop(logical)
-        self.head, self.marks = target, rest
+        tokens = self._evict_to(rest[0] if rest else self.tail)
+        self.marks = rest
         return tokens
+
+    def evict_tokens(self, tx: Tx, n: int) -> int:
+        """Evict the ``n`` oldest tokens behind the pinned ones, or all there are, in the middle of exchanges too.
+
+        An exchange that is cut starts at the head afterwards, one that is gone is no exchange any more. Returns the
+        number of tokens.
+        """
+        self._check(tx)
+        if n < 0:
+            raise ValueError(f"{n} tokens can't be evicted")
+        target = min(self.head + n, self.tail)
+        later = bisect_right(self.marks, target)
+        cut = self.marks[later - 1 : later] if later else ()
+        if cut and cut[0] != target:
+            cut = (target,) if target < self.tail else ()
+        self.marks = (*cut, *self.marks[later:])
+        return self._evict_to(target)
+
+    def replace(self, tx: Tx, ids: Sequence[int] | Tokens, *, evicted: int = 0, pinned: int = 0) -> None:
+        """All kept tokens become ``ids``, the first ``pinned`` of them pinned, without exchanges.
+
+        ``evicted`` more tokens count as evicted; ``appended`` follows from both. Pages at the beginning that would hold
+        the same as now are kept. Raises what :meth:`append` raises, ``ValueError`` for a number that can't be; the
+        window is then as before the call.
+        """
+        self._check(tx)
+        tokens = _int32(ids)
+        if not 0 <= pinned <= len(tokens) or evicted < 0:
+            raise ValueError(f"{pinned} of {len(tokens)} tokens can't be pinned, or {evicted} be evicted")
+        self._check_room(0, len(tokens))
+        gone = self.evicted + evicted
+        same = self._same(tokens, gone, pinned) // PAGE
+        head, tail = pinned + gone, len(tokens) + gone
+        wanted = logical_pages(pinned, head, tail)
+        old = self._pages
+        self._pages = {n: old[n] for n in wanted if n < same}
+        try:
+            self._allocate([n for n in wanted if n >= same])
+        except BaseException:
+            self._pages = old
+            raise
+        self._drop(page for n, page in old.items() if n not in self._pages or n >= same)
+        self._write(0, tokens[:pinned], same * PAGE)
+        self._write(head, tokens[pinned:], same * PAGE)
+        self.head, self.tail, self.pinned, self.marks = head, tail, pinned, ()
 
     def commit(self, tx: Tx) -> int:
         """Make it last; returns the new version. Raises :class:`~otelctx.errors.VersionConflict` for a stale epoch."""
         self._check(tx)
-        self._let_go(self._held)
-        self._tx = None
+        stay = set(self._pages.values())
+        self._let_go(page for page in tx.pages.values() if page not in stay)
+        self._fresh.clear()
         self.version += 1
+        self._tx = None
         return self.version
 
     def rollback(self, tx: Tx) -> None:
         """Back to how it was, bit for bit. A transaction that is over already is left alone."""
         if self._tx is not tx:
             return
-        self._pages.update(self._held)
-        self._held.clear()
-        fresh = {n: self._pages.pop(n) for n in range(pages_for(tx.tail), pages_for(self.tail))}
-        self._let_go(fresh)
+        self._let_go(self._fresh)
+        self._fresh.clear()
+        self._pages = tx.pages
         if tx.tail % PAGE:
             self._arena.page(self._pages[tx.tail // PAGE])[tx.tail % PAGE :] = 0
         self.head, self.tail, self.pinned, self.marks = tx.head, tx.tail, tx.pinned, tx.marks
@@ -236,8 +271,10 @@ class TokenWindow:
 
     def release(self) -> None:
         """The end: give all pages back. The window is empty and can't be used again."""
-        self._let_go(self._pages)
-        self._let_go(self._held)
+        owned = self._fresh | set((self._pages if self._tx is None else self._tx.pages).values())
+        self._let_go(owned)
+        self._fresh.clear()
+        self._pages = {}
         self._released = True
         self._tx = None
         self._epoch += 1
@@ -252,10 +289,57 @@ class TokenWindow:
         unmarked = self.tail > self.head and self.head not in self.marks[:1]
         return (self.head, *self.marks) if unmarked else self.marks
 
-    def _let_go(self, pages: dict[int, int]) -> None:
-        for page in pages.values():
+    def _same(self, tokens: Tokens, gone: int, pinned: int) -> int:
+        """The position up to which the window holds what it would with ``tokens``."""
+        now = self.tokens()
+        least = min(len(now), len(tokens))
+        differs = np.flatnonzero(now[:least] != tokens[:least])
+        common = int(differs[0]) if len(differs) else least
+        if gone != self.evicted or (gone and pinned != self.pinned):
+            return min(common, pinned, self.pinned)
+        return common if common < pinned else common + gone
+
+    def _evict_to(self, target: int) -> int:
+        tokens = target - self.head
+        pinned_pages = pages_for(self.pinned)
+        gone = range(max(self.head // PAGE, pinned_pages), target // PAGE)
+        self._drop(self._pages.pop(n) for n in gone)
+        self.head = target
+        return tokens
+
+    def _check_room(self, kept: int, new: int) -> None:
+        if kept + new > self.limit:
+            raise TokenLimitExceeded(
+                f"{kept} tokens kept and {new} new exceed this window's maximum context length of {self.limit} tokens",
+                max_context=self.limit,
+            )
+
+    def _allocate(self, logical: Sequence[int]) -> None:
+        if logical:
+            pages = self._arena.allocate(len(logical))
+            self._pages.update(zip(logical, pages, strict=True))
+            self._fresh.update(pages)
+
+    def _write(self, start: int, tokens: Tokens, skip: int = 0) -> None:
+        """Put ``tokens`` at the positions from ``start`` on, but none before ``skip``."""
+        done = min(max(skip - start, 0), len(tokens))
+        while done < len(tokens):
+            at = (start + done) % PAGE
+            n = min(PAGE - at, len(tokens) - done)
+            self._arena.page(self._pages[(start + done) // PAGE])[at : at + n] = tokens[done : done + n]
+            done += n
+
+    def _drop(self, pages: Iterable[int]) -> None:
+        """These have left the window. What came with the transaction goes at once: a rollback has no use for it, and
+        an answer without an end must not use up the arena."""
+        for page in pages:
+            if page in self._fresh:
+                self._fresh.remove(page)
+                self._arena.release(page)
+
+    def _let_go(self, pages: Iterable[int]) -> None:
+        for page in pages:
             self._arena.release(page)
-        pages.clear()
 
     def _check_released(self) -> None:
         if self._released:
@@ -279,5 +363,8 @@ class TokenWindow:
             start += n
 
 
-def _int32(ids: Sequence[int]) -> Tokens:
+def _int32(ids: Sequence[int] | Tokens) -> Tokens:
+    # An array of wider integers would be cut to 32 bits without a word, a list of them would not.
+    if isinstance(ids, np.ndarray):
+        return ids.astype(np.int32, casting="safe", copy=False)
     return np.asarray(ids, np.int32)

@@ -1,201 +1,17 @@
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from otelctx.errors import ArenaExhausted, StaleView, TokenLimitExceeded, VersionConflict
+from otelctx.errors import StaleView, VersionConflict
 from otelctx.sessions.arena import Arena, pages_for
-from otelctx.sessions.window import TokenWindow, Tx, View
+from otelctx.sessions.window import TokenWindow
 
 LIMIT = 400
-
-
-@dataclass
-class Model:
-    """What a window is, in plain lists."""
-
-    pinned: list[int] = field(default_factory=list)
-    unmarked: list[int] = field(default_factory=list)
-    turns: list[list[int]] = field(default_factory=list)
-    evicted: int = 0
-
-    @property
-    def exchanges(self) -> list[list[int]]:
-        return [self.unmarked, *self.turns] if self.unmarked else self.turns
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.pinned + self.unmarked + [i for turn in self.turns for i in turn]
-
-
-class Pair:
-    """A window and its model, with what a rollback must bring back."""
-
-    def __init__(self, arena: Arena) -> None:
-        self.window = TokenWindow(arena, LIMIT)
-        self.model = Model()
-        self.saved = Model()
-        self.tx: Tx | None = None
-        self.version = 0
-
-
-class WindowsAgainstLists(RuleBasedStateMachine):
-    """Two windows of one small arena behave as lists do, whatever is begun, committed, rolled back, voided and read."""
-
-    @initialize(pages=st.integers(6, 20))
-    def start(self, pages: int) -> None:
-        self.arena = Arena(pages)
-        self.pairs = [Pair(self.arena), Pair(self.arena)]
-        self.counter = 0
-        self.views: list[tuple[View, list[int]]] = []
-
-    def fresh(self, n: int) -> list[int]:
-        # Never 0 and never twice, so that a zeroed or a foreign page can't look right.
-        self.counter += n
-        return list(range(self.counter - n + 1, self.counter + 1))
-
-    def opened(self, which: int) -> tuple[Pair, Tx]:
-        pair = self.pairs[which]
-        if pair.tx is None:
-            pair.saved = copy.deepcopy(pair.model)
-            pair.tx = pair.window.begin()
-        return pair, pair.tx
-
-    @rule(which=st.integers(0, 1), n=st.integers(0, 200), mark=st.booleans())
-    def append(self, which: int, n: int, mark: bool) -> None:
-        pair, tx = self.opened(which)
-        model, window = pair.model, pair.window
-        if mark:
-            window.mark_turn(tx)
-            if not (model.turns and not model.turns[-1]):
-                model.turns.append([])
-        ids = self.fresh(n)
-        try:
-            window.append(tx, ids)
-        except TokenLimitExceeded:
-            assert len(model.tokens) + n > LIMIT
-        except ArenaExhausted:
-            assert pages_for(window.tail + n) - pages_for(window.tail) > self.arena.free_pages
-        else:
-            (model.turns[-1] if model.turns else model.unmarked).extend(ids)
-
-    @rule(which=st.integers(0, 1), share=st.floats(0, 1))
-    def pin(self, which: int, share: float) -> None:
-        pair, tx = self.opened(which)
-        model = pair.model
-        n = round(share * pair.window.tail)
-        if model.pinned or model.evicted or model.turns:
-            with pytest.raises(ValueError, match="pinned once"):
-                pair.window.pin(tx, n)
-        else:
-            pair.window.pin(tx, n)
-            model.pinned, model.unmarked = model.unmarked[:n], model.unmarked[n:]
-
-    @rule(which=st.integers(0, 1), share=st.floats(0, 1))
-    def evict(self, which: int, share: float) -> None:
-        pair, tx = self.opened(which)
-        exchanges = pair.model.exchanges
-        count = round(share * len(exchanges))
-        gone = sum(len(t) for t in exchanges[:count])
-        assert pair.window.evict_turns(tx, count) == gone
-        pair.model.evicted += gone
-        if count:
-            pair.model.unmarked, pair.model.turns = [], exchanges[count:]
-
-    @rule(which=st.integers(0, 1), end=st.sampled_from(["commit", "rollback", "void", "begin again"]))
-    def finish(self, which: int, end: str) -> None:
-        pair, tx = self.opened(which)
-        window = pair.window
-        if end == "commit":
-            pair.version += 1
-            assert window.commit(tx) == pair.version
-        else:
-            if end == "void":
-                window.void()
-                for act in (lambda: window.append(tx, [1]), lambda: window.commit(tx)):
-                    with pytest.raises(VersionConflict):
-                        act()
-            if end == "begin again":
-                window.rollback(window.begin())
-            window.rollback(tx)
-            pair.model = pair.saved
-        pair.tx = None
-        with pytest.raises(VersionConflict):
-            window.commit(tx)
-        window.rollback(tx)
-
-    @rule(which=st.integers(0, 1))
-    def look(self, which: int) -> None:
-        """A view that stays open while everything else goes on; of what is committed, since that can't change."""
-        pair = self.pairs[which]
-        if pair.tx is None and len(self.views) < 3:
-            self.views.append((pair.window.view().__enter__(), pair.model.tokens))
-
-    @rule()
-    def look_away(self) -> None:
-        if self.views:
-            view, _ = self.views.pop(0)
-            view.__exit__(None, None, None)
-            with pytest.raises(StaleView):
-                len(view)
-
-    @rule(which=st.integers(0, 1))
-    def replace(self, which: int) -> None:
-        self.pairs[which].window.release()
-        self.pairs[which] = Pair(self.arena)
-
-    @invariant()
-    def tokens_are_conserved(self) -> None:
-        for pair in getattr(self, "pairs", ()):
-            window, model = pair.window, pair.model
-            assert window.appended == window.kept + window.evicted
-            assert window.evicted == model.evicted
-            assert window.pinned == len(model.pinned)
-            assert window.turns == [len(t) for t in model.exchanges]
-            assert sum(window.turns) == window.kept - window.pinned
-            assert window.version == pair.version
-            tokens = window.tokens()
-            assert tokens.dtype == np.int32
-            assert tokens.tolist() == model.tokens
-
-    @invariant()
-    def open_views_show_what_they_showed(self) -> None:
-        for view, tokens in getattr(self, "views", ()):
-            assert [int(i) for part in view for i in part] == tokens
-
-    @invariant()
-    def no_page_is_lost_and_free_pages_are_zero(self) -> None:
-        if not hasattr(self, "pairs"):
-            return
-        used: set[int] = set()
-        for pair in self.pairs:
-            own = {*pair.window._pages.values(), *pair.window._held.values()}
-            assert not own & used  # no page belongs to two windows
-            used |= own
-        if not self.views:
-            assert self.arena.used_pages == len(used)
-        assert all(not self.arena.page(p).any() for p in self.arena._free)
-
-    def teardown(self) -> None:
-        for view, _ in getattr(self, "views", ()):
-            view.__exit__(None, None, None)
-        for pair in getattr(self, "pairs", ()):
-            pair.window.release()
-        if hasattr(self, "arena"):
-            assert self.arena.used_pages == 0
-
-
-WindowsAgainstLists.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestWindowsAgainstLists = WindowsAgainstLists.TestCase
 
 
 def filled(arena: Arena, n: int) -> TokenWindow:
@@ -247,6 +63,83 @@ def test_evicted_pages_are_held_until_the_commit() -> None:
     assert arena.free_pages == 0
     window.commit(tx)
     assert arena.free_pages == 3  # the one that the tail is on stays
+
+
+def test_what_an_answer_without_an_end_evicts_of_itself_is_free_at_once() -> None:
+    arena = Arena(5)
+    window = TokenWindow(arena, 200)
+    tx = window.begin()
+    window.append(tx, range(1, 101))
+    window.pin(tx, 10)
+    for n in range(50):
+        window.append(tx, range(n * 64, n * 64 + 64))
+        window.evict_tokens(tx, 64)
+    assert (window.kept, window.evicted) == (100, 50 * 64)
+    window.rollback(tx)
+    assert arena.used_pages == 0
+
+
+@pytest.mark.parametrize(
+    ("n", "turns", "marks"),
+    [
+        (0, [10, 20, 30], (5, 15, 35)),
+        (4, [6, 20, 30], (9, 15, 35)),
+        (10, [20, 30], (15, 35)),
+        (29, [1, 30], (34, 35)),
+        (59, [1], (64,)),
+        (60, [], ()),
+        (99, [], ()),
+    ],
+)
+def test_an_exchange_that_is_cut_starts_at_the_head_and_one_that_is_gone_is_none(
+    n: int, turns: list[int], marks: tuple[int, ...]
+) -> None:
+    window = TokenWindow(Arena(4), LIMIT)
+    tx = window.begin()
+    window.append(tx, range(5))
+    window.pin(tx, 5)
+    for length in (10, 20, 30):
+        window.mark_turn(tx)
+        window.append(tx, range(length))
+    assert window.evict_tokens(tx, n) == min(n, 60)
+    assert (window.turns, window.marks) == (turns, marks)
+
+
+def test_what_is_rendered_anew_shares_the_pages_that_it_begins_with() -> None:
+    arena = Arena(6)
+    window = filled(arena, 200)
+    shared = [window._pages[n] for n in range(2)]
+    tx = window.begin()
+    window.replace(tx, [*range(1, 151), 7, 8, 9], pinned=20)
+    assert [window._pages[n] for n in range(2)] == shared
+    assert (arena.used_pages, window.pinned, window.turns) == (5, 20, [133])  # one page more until it is settled
+    window.commit(tx)
+    assert arena.used_pages == 3
+    assert window.tokens().tolist() == [*range(1, 151), 7, 8, 9]
+
+
+def test_rendered_anew_and_taken_back_it_is_as_before_bit_for_bit() -> None:
+    arena = Arena(8)
+    window = filled(arena, 200)
+    slab, pages = arena._slab.copy(), dict(window._pages)
+    tx = window.begin()
+    window.replace(tx, range(500, 620), evicted=30, pinned=50)
+    window.append(tx, range(100))
+    window.evict_tokens(tx, 80)
+    window.rollback(tx)
+    assert np.array_equal(arena._slab, slab)
+    assert (window._pages, window.turns, window.pinned, window.evicted) == (pages, [200], 0, 0)
+
+
+@pytest.mark.parametrize(("evicted", "pinned"), [(-1, 0), (0, -1), (0, 4)])
+def test_what_can_not_be_evicted_or_pinned_is_refused(evicted: int, pinned: int) -> None:
+    window = filled(Arena(4), 10)
+    tx = window.begin()
+    with pytest.raises(ValueError, match="can't be pinned"):
+        window.replace(tx, [1, 2, 3], evicted=evicted, pinned=pinned)
+    with pytest.raises(ValueError, match="can't be evicted"):
+        window.evict_tokens(tx, -1)
+    assert window.tokens().tolist() == list(range(1, 11))
 
 
 def test_a_rollback_leaves_nothing_of_the_turn_in_the_slab() -> None:
