@@ -11,22 +11,23 @@ they are switched off once, here, and never passed with a call.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, takewhile
 from typing import Any, Final, Literal
 
 from otelctx.errors import ConfigError, InvalidRequest
 from otelctx.inference.bounds import Bounds, bounds_of
+from otelctx.inference.special import SpecialTexts
 from otelctx.inference.template import Frame, Pieces, probe
 from otelctx.inference.turn import Message
 
-__all__ = ["ChatTokenizer", "Piece", "SpecialTokens"]
+__all__ = ["ChatTokenizer", "Piece", "Rendered", "SpecialTokens"]
 
 SpecialTokens = Literal["neutralise", "reject"]
 _MARK: Final = "Qz7sentinel"
+_INVISIBLE: Final = "\u200b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class Piece:
     """Token ids, and how many special tokens in messages were neutralised for them."""
 
     ids: tuple[int, ...]
+    neutralised: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as its template writes it. ``parts`` are encoded each by itself: where they meet, a message spells
+    out a special token that must not become one."""
+
+    parts: tuple[str, ...]
     neutralised: int = 0
 
 
@@ -56,7 +66,7 @@ class ChatTokenizer:
         if self._backend is not None:
             self._backend.no_truncation()
             self._backend.no_padding()
-        self._special = _Special(tokenizer)
+        self._special = SpecialTexts(tokenizer)
         # Half a special token encoded by itself must give its own text and nothing else.
         self._separable = tokenizer.decode([*self.encode("a"), *self.encode("|b")]) == "a|b"
         self._once = lru_cache(64)(lambda text: tuple(self.encode(text)))
@@ -66,6 +76,8 @@ class ChatTokenizer:
         self.open: tuple[int, ...] = self._once(self.pieces.open) if self.pieces else ()
         self.closing: tuple[int, ...] = self._once(self.pieces.closing) if self.pieces else ()
         self.bounds: Bounds | None = _bounds(tokenizer)
+        self.leading: tuple[int, ...] = self._leading()
+        self._fixed = lru_cache(64)(self._fixed_head)
 
     @property
     def concatenative(self) -> bool:
@@ -89,42 +101,87 @@ class ChatTokenizer:
     def message(self, message: Message, at: str = "messages") -> Piece:
         """One message after the head. Raises :class:`~otelctx.errors.InvalidRequest` if the template has no place for
         its role there."""
-        frame = self._pieces_now().frames.get(message.role)
-        if frame is None:
-            raise InvalidRequest(
-                f"{at}.role: this model takes a {message.role} message only as the first",
-                code="unsupported_value",
-                param=f"{at}.role",
-            )
-        return self._framed(frame, message.content, f"{at}.content")
+        return self._framed(self._frame(message, at), message.content, f"{at}.content")
 
-    def whole(self, messages: Sequence[Message]) -> Piece:
-        """All messages and the opening of the answer, rendered by the template itself."""
-        count, plain = 0, []
+    def text(self, text: str, at: str = "prompt") -> Piece:
+        """Ids of ``text`` as it is, without a template and after what the tokenizer itself begins a text with."""
+        return self._framed(Frame("", ""), text, at)
+
+    def render(self, messages: Sequence[Message], since: int = 0) -> Rendered:
+        """All messages and the opening of the answer, as the template itself writes them.
+
+        Messages before ``since`` were accepted in an earlier request: what they spell out is neither refused nor
+        counted any more. Raises :class:`~otelctx.errors.InvalidRequest`; places in it count from ``since`` on.
+        """
+        split, neutralised = [], 0
         for index, message in enumerate(messages):
-            parts = self._split(message.content, f"messages[{index}].content")
-            count += len(parts) - 1
-            # The template's text can't be cut into pieces here; an invisible space keeps the token from being one.
-            plain.append({"role": message.role, "content": "\u200b".join(parts)})
+            if index < since:
+                split.append(self._special.split(message.content))
+            else:
+                split.append(self._split(message.content, f"messages[{index - since}].content"))
+                neutralised += len(split[-1]) - 1
+        mark = self._mark(messages) if any(len(parts) > 1 for parts in split) else ""
+        plain = [{"role": m.role, "content": mark.join(parts)} for m, parts in zip(messages, split, strict=True)]
         try:
             text = self._render(plain, True)
         except Exception as error:  # a template raises what it likes
             raise InvalidRequest(
                 f"the model's chat template does not take these messages: {error}", param="messages"
             ) from None
-        return Piece(tuple(self.encode(text)), count)
+        parts = text.split(mark) if mark and self._separable else (text,)
+        return Rendered(tuple(parts), neutralised)
+
+    def tokens(self, rendered: Rendered) -> tuple[int, ...]:
+        """Ids of what :meth:`render` gave."""
+        return tuple(token for part in rendered.parts for token in self.encode(part))
+
+    def whole(self, messages: Sequence[Message]) -> Piece:
+        """All messages and the opening of the answer, rendered by the template itself."""
+        rendered = self.render(messages)
+        return Piece(self.tokens(rendered), rendered.neutralised)
+
+    def fixed_head(self, system: str | None, ids: Sequence[int]) -> int:
+        """How many of the first tokens of ``ids``, a conversation with this system message, any other such
+        conversation begins with too."""
+        return _shared(self._fixed(system), ids)
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
         """A number of tokens that these messages have at least, from their bytes alone; 0 where nothing is proven."""
+        if self.bounds is None or self.pieces is None:
+            return 0  # a template that looks at the whole conversation may leave out what it likes
         # Templates may strip a message's ends.
-        return 0 if self.bounds is None else self.bounds.least(m.content.strip() for m in messages)
+        return self.bounds.least(m.content.strip() for m in messages)
+
+    def least_rendered(self, rendered: Rendered) -> int:
+        """A number of tokens that ``rendered`` has at least; 0 where nothing is proven."""
+        return 0 if self.bounds is None else self.bounds.least(rendered.parts)
 
     def most_tokens(self, messages: Sequence[Message]) -> int | None:
         """A number of tokens that these messages, rendered, have at most, without tokenising them; ``None`` where
-        nothing is proven."""
-        if self.bounds is None or self.pieces is None:
+        nothing is proven. Raises :class:`~otelctx.errors.InvalidRequest` as if they were tokenised."""
+        if self.bounds is None:
             return None
-        return self.bounds.most(self.pieces.render([{"role": m.role, "content": m.content} for m in messages], True))
+        pieces = self.pieces
+        if pieces is None:
+            return sum(map(self.bounds.most, self.render(messages).parts))
+        system = bool(messages) and messages[0].role == "system"
+        frames = [self._frame(m, f"messages[{n}]") for n, m in enumerate(messages) if n or not system]
+        if self._reject:
+            for index, message in enumerate(messages):
+                self._split(message.content, f"messages[{index}].content")
+        texts = [f.text(m.content) for f, m in zip(frames, messages[system:], strict=True)]
+        head = pieces.head.text(messages[0].content) if system else pieces.default_head
+        return sum(map(self.bounds.most, (head, *texts, pieces.open)))
+
+    def _frame(self, message: Message, at: str) -> Frame:
+        frame = self._pieces().frames.get(message.role)
+        if frame is None:
+            raise InvalidRequest(
+                f"{at}.role: this model takes a {message.role} message only as the first",
+                code="unsupported_value",
+                param=f"{at}.role",
+            )
+        return frame
 
     def _framed(self, frame: Frame, content: str, at: str) -> Piece:
         parts = self._split(frame.content(content), at)
@@ -134,7 +191,8 @@ class ChatTokenizer:
             parts[0] = frame.before + parts[0]
             parts[-1] += frame.after
             return Piece(tuple(token for part in parts for token in self.encode(part)), len(parts) - 1)
-        text = "\u200b".join(parts)
+        # Half a token is not itself by itself here; an invisible space keeps the halves apart.
+        text = _INVISIBLE.join(parts)
         return Piece(tuple(self.encode(f"{frame.before}{text}{frame.after}")), len(parts) - 1)
 
     def _split(self, content: str, at: str) -> list[str]:
@@ -144,10 +202,33 @@ class ChatTokenizer:
             raise InvalidRequest(f"{at} contains a special token of the model", code="special_token", param=at)
         return parts
 
-    def _pieces_now(self) -> Pieces:
-        pieces = self.pieces
-        if pieces is None:
+    def _mark(self, messages: Sequence[Message]) -> str:
+        """What stands where a special token is cut, while a template has the text in its hands."""
+        if not self._separable:
+            return _INVISIBLE
+        marks = (f"\ue000{number}\ue000" for number in count())
+        return next(mark for mark in marks if not any(mark in message.content for message in messages))
+
+    def _leading(self) -> tuple[int, ...]:
+        plain = self.encode("a")
+        full = list(self._tokenizer.encode("a", add_special_tokens=True))
+        return tuple(takewhile(lambda token: token not in plain[:1], full))
+
+    def _fixed_head(self, system: str | None) -> tuple[int, ...]:
+        before = [] if system is None else [Message("system", system)]
+        try:
+            one, other = (self.whole([*before, Message("user", text)]).ids for text in ("a", "Z"))
+        except InvalidRequest:
+            return ()
+        return one[: _shared(one, other)]
+
+    def _pieces(self) -> Pieces:
+        if self.pieces is None:
             raise ConfigError("this chat template is not concatenative")
+        return self.pieces
+
+    def _pieces_now(self) -> Pieces:
+        pieces = self._pieces()
         if not self._dated:
             return pieces
         # The head holds today's date.
@@ -189,35 +270,8 @@ class ChatTokenizer:
 _SAMPLES: Final = (("a", " b", "\n"), ("", "1", "é\n\n"), ("  ", "\t.", "Zz "))
 
 
-class _Special:
-    """The special tokens of a tokenizer, to find them in text."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-        texts = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
-        self._any = re.compile("|".join(re.escape(t) for t in sorted(texts, key=len, reverse=True)) or r"(?!)")
-        # One that strips what stands beside it is no boundary between independent texts.
-        eats = {str(t) for t in added if t.lstrip or t.rstrip or t.single_word or t.normalized}
-        self._bounds = tuple(texts - eats)
-
-    def starts(self, text: str) -> bool:
-        return bool(self._bounds) and text.startswith(self._bounds)
-
-    def ends(self, text: str) -> bool:
-        return bool(self._bounds) and text.endswith(self._bounds)
-
-    def split(self, text: str) -> list[str]:
-        """``text`` cut behind the first character of each special token, so that none is left; one part if it has
-        none."""
-        cuts = [0, *self._cuts(text), len(text)]
-        return [text[a:b] for a, b in pairwise(cuts)]
-
-    def _cuts(self, text: str) -> Iterator[int]:
-        found = self._any.search(text)
-        while found is not None:
-            # Another one may begin inside this one.
-            yield found.start() + 1
-            found = self._any.search(text, found.start() + 1)
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _bounds(tokenizer: Any) -> Bounds | None:
