@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from otelctx.asgi.middleware import EXCHANGE
+from otelctx.asgi.owner import owner_of
 from otelctx.context.current import current_scope
 from otelctx.errors import OtelctxError
 from otelctx.inference.engines.base import Engine
@@ -26,7 +27,6 @@ from otelctx.serving import body, parse
 from otelctx.serving.answers import reply
 from otelctx.serving.disconnect import Disconnected, watched
 from otelctx.serving.models import require
-from otelctx.serving.owner import owner_of
 from otelctx.serving.parse import ChatRequest
 from otelctx.serving.wire import DONE, Completion, event, extension
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from otelctx.asgi.owner import owner_of
 from otelctx.inference.engines.base import Engine
 from otelctx.serving.answers import reply
-from otelctx.serving.owner import owner_of
 
 __all__ = ["Sessions"]
 

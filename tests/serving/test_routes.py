@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from otelctx.serving.owner import ANONYMOUS, owner_of
+from otelctx.asgi.owner import ANONYMOUS, owner_of
 from otelctx.testing.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"
