@@ -49,7 +49,7 @@ class Key:
 class Keyring:
     """The keys of this process: the first signs, all verify. Hour keys are derived once each."""
 
-    __slots__ = ("_derived", "_keys", "_signer")
+    __slots__ = ("_derived", "_keys", "_sealing", "_signer")
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
         self._keys = {key.key_id: key for key in keys}
@@ -58,6 +58,7 @@ class Keyring:
         self._signer = keys[0] if keys else None
         # (key id, hour, direction) → HMAC object keyed and fed with everything that comes before the body.
         self._derived: dict[tuple[int, int, bytes], hmac.HMAC] = {}
+        self._sealing: dict[tuple[int, bytes], hmac.HMAC] = {}
 
     @classmethod
     def parse(cls, text: str) -> Keyring:
@@ -89,6 +90,32 @@ class Keyring:
             if hmac.compare_digest(self._mac(key, candidate, direction, body), mac[1:]):
                 return key.domain
         return None
+
+    def seal(self, purpose: bytes, body: bytes) -> bytes:
+        """Key id and MAC, 17 bytes, by which this key's holders know ``body`` again as long as the key is listed.
+
+        ``purpose`` is a fixed word of up to 255 bytes, other than 8. Raises :class:`~otelctx.errors.ConfigError`
+        without keys.
+        """
+        if self._signer is None:
+            raise ConfigError("OTELCTX_KEYS: there is no key to seal with")
+        return bytes((self._signer.key_id,)) + self._seal(self._signer, purpose, body)
+
+    def sealed(self, purpose: bytes, body: bytes, seal: bytes) -> bool:
+        """Whether ``seal`` is one of ``body``, by any of the keys. Constant time per key."""
+        key = self._keys.get(seal[0]) if len(seal) == 17 else None
+        return key is not None and hmac.compare_digest(self._seal(key, purpose, body), seal[1:])
+
+    def _seal(self, key: Key, purpose: bytes, body: bytes) -> bytes:
+        prepared = self._sealing.get((key.key_id, purpose))
+        if prepared is None:
+            # As for frames, with the purpose where they have the hour, whose 8 bytes no purpose has.
+            prk = hmac.digest(b"", key.master, "sha256")
+            derived = hmac.digest(prk, _LABEL + key.domain.encode() + b"\0" + purpose + b"\x01", "sha256")
+            prepared = self._sealing[key.key_id, purpose] = hmac.new(derived, digestmod="sha256")
+        mac = prepared.copy()
+        mac.update(body)
+        return mac.digest()[:16]
 
     def _mac(self, key: Key, hour: int, direction: bytes, body: bytes) -> bytes:
         slot = (key.key_id, hour, direction)
@@ -159,6 +186,11 @@ class ClientTrust:
             if not _within(address, self._proxies):
                 return str(address)
         return None  # proxies only: a proxy does not itself send context
+
+    def proxy(self, peer: str | None) -> bool:
+        """Whether the connection's ``peer`` is a proxy that may say on whose behalf it asks."""
+        address = _address(peer)
+        return address is not None and _within(address, self._proxies)
 
     def trusted(self, client: str | None) -> bool:
         """Whether a frame without MAC, or trace context, is believed from the resolved ``client``."""
