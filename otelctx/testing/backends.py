@@ -56,11 +56,12 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a process once, and how to see that it is ready."""
+    """How to start a process once, and how to see that it is ready; it gets ``within`` seconds for that."""
 
     command: list[str]
     ready: Callable[[], bool]
     environment: Mapping[str, str] = field(default_factory=dict)
+    within: float = _READY
 
 
 class Backend(ABC):
@@ -94,7 +95,7 @@ class Backend(ABC):
                 stderr=subprocess.STDOUT,
             )
         try:
-            poll(launch.ready, lambda: self._process.poll() is None, launch.command[0])
+            poll(launch.ready, lambda: self._process.poll() is None, launch.command[0], launch.within)
         except BaseException:
             self.close()
             raise

@@ -79,3 +79,20 @@ def test_turns_and_its_optional_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     check(report, "turns", frozenset({"llamacpp"}))
     assert list(report.missing) == ["llama.cpp"]
     assert not report.ok
+
+
+@pytest.mark.model
+def test_guard() -> None:
+    report = import_module("benchmarks.guard").run(True)
+    # Verdicts, unlike times, are right or wrong however small the sample.
+    assert report.ratios.pop("wrong") == 0
+    check(report, "guard", frozenset({"wrong"}))
+    assert not report.missing
+    assert 0 < report.figures["refused"] < report.figures["conversations"]
+
+
+@pytest.mark.model
+def test_serve() -> None:
+    report = import_module("benchmarks.serve").run(True)
+    check(report, "serve")
+    assert not report.missing
