@@ -94,6 +94,10 @@ MESSAGES_SENT: Final = "otelctx.websocket.messages.sent"
 CLOSE_CODE: Final = "otelctx.websocket.close_code"
 SPECIAL_TOKENS: Final = "otelctx.special_tokens.neutralised"
 TELEMETRY_SIGNAL: Final = "otelctx.telemetry.signal"
+PRESSURE_SIGNAL: Final = "otelctx.pressure.signal"
+PRESSURE_LEVEL: Final = "otelctx.pressure.level"
+PRESSURE_LEVEL_BEFORE: Final = "otelctx.pressure.level_before"
+PRESSURE_VALUE: Final = "otelctx.pressure.value"
 
 SESSION_ID_ATTRIBUTE: Final = "session.id"
 ERROR_TYPE: Final = "error.type"
@@ -152,19 +156,24 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
     for a in (
         Attribute(OVERFLOW, "boolean", "demand exceeded a limit; also on a child that ends early, for tail sampling"),
         Attribute(TRUNCATED, "boolean", "something was removed before feeding; also on a child that ends early"),
-        Attribute(DEGRADED, "boolean", "the request was served at a pressure level above 0"),
+        Attribute(DEGRADED, "boolean", "pressure changed or refused the request; also on a child that ends early"),
         Attribute(OUTCOME, "string", "how the request ended; exactly one each", OUTCOMES),
         Attribute(
             LIMIT, "string", "which limit ended the output", ("output", "context", "session", "deadline", "memory")
         ),
         Attribute(CUT, "string", "the text was cut inside a structure", ("json", "code", "utf8")),
-        Attribute(ACTION, "string", "what was done about an event", ("reject", "turns", "slide", "ring", "length")),
+        Attribute(
+            ACTION,
+            "string",
+            "what was done about an event",
+            ("reject", "turns", "slide", "ring", "length", "max_tokens", "drop_idle", "stream", "shed"),
+        ),
         Attribute(REASON, "string", "why, as a short stable word"),
         Attribute(TOKENS_BEFORE, "int", "tokens before the action"),
         Attribute(TOKENS_AFTER, "int", "tokens after the action"),
         Attribute(TOKENS_LIMIT, "int", "the limit in tokens"),
         Attribute(TOKENS_PREFILLED, "int", "prompt tokens computed, the reused ones left out"),
-        Attribute(REUSE_MISS, "string", "why no KV was reused"),
+        Attribute(REUSE_MISS, "string", "why less KV was reused than might have been"),
         Attribute(ROW, "int", "KV row of the batch"),
         Attribute(WINDOW_MODE, "string", "what happens when the window is full", ("reject", "turns", "slide", "ring")),
         Attribute(WINDOW_USED, "int", "tokens in the window after the turn"),
@@ -184,6 +193,10 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute(CLOSE_CODE, "int", "websocket close code"),
         Attribute(SPECIAL_TOKENS, "int", "special tokens found in user text and neutralised"),
         Attribute(TELEMETRY_SIGNAL, "string", "telemetry signal", ("traces", "metrics", "logs")),
+        Attribute(PRESSURE_SIGNAL, "string", "what the pressure comes from", ("memory", "latency")),
+        Attribute(PRESSURE_LEVEL, "int", "pressure level, 0 to 3; of a move, the signal's new one"),
+        Attribute(PRESSURE_LEVEL_BEFORE, "int", "the signal's level before a move"),
+        Attribute(PRESSURE_VALUE, "double", "the signal: reserved / budget, or p99 time to first token / target"),
     )
 }
 
@@ -243,8 +256,13 @@ EVENTS: Final[dict[str, Event]] = {
     for e in (
         Event(EVENT_OVERFLOW, "otelctx.overflows", "demand exceeded a limit, before acting", _TOKENS),
         Event(EVENT_TRUNCATION, "otelctx.truncations", "tokens removed before feeding", _TOKENS),
-        Event(EVENT_EVICTION, "otelctx.evictions", "tokens left the window or the KV; one a turn", _TOKENS),
-        Event(EVENT_DEGRADATION, "otelctx.degradations", "the pressure level moved", (REASON, ACTION)),
+        Event(EVENT_EVICTION, "otelctx.evictions", "tokens left the window or the KV; one a turn and action", _TOKENS),
+        Event(
+            EVENT_DEGRADATION,
+            "otelctx.degradations",
+            "a pressure signal moved by a level (rise, fall), or pressure changed or refused a turn (turn)",
+            (REASON, ACTION, PRESSURE_SIGNAL, PRESSURE_LEVEL_BEFORE, PRESSURE_LEVEL, PRESSURE_VALUE, TOKENS_LIMIT),
+        ),
         Event(EVENT_SESSION_EXPIRED, "otelctx.sessions.expired", "a session left the store", (REASON,)),
         Event(EVENT_CONTEXT_REJECTED, "otelctx.context.rejects", "an inbound frame was ignored", (REASON,)),
         Event(EVENT_CONTEXT_RESYNC, "otelctx.context.resyncs", "a request was refused for want of a base", (REASON,)),
@@ -269,6 +287,8 @@ FRAMES: Final = "otelctx.context.frames"
 FRAME_BYTES: Final = "otelctx.context.frame.bytes"
 EVENTS_LATE: Final = "otelctx.context.late"
 TELEMETRY_DROPPED: Final = "otelctx.telemetry.dropped"
+KV_BYTES: Final = "otelctx.kv.bytes"
+PRESSURE_RATIO: Final = "otelctx.pressure.ratio"
 
 METRICS: Final[dict[str, Metric]] = {
     m.name: m
@@ -296,7 +316,12 @@ METRICS: Final[dict[str, Metric]] = {
         ),
         Metric(KV_TOKENS, "counter", "{token}", "KV tokens by what happened to them", (ACTION,)),
         Metric(ARENA_PAGES, "gauge", "{page}", "Pages of the token arena by state", ("state",)),
+        Metric(
+            KV_BYTES, "gauge", "By", "KV memory: reserved for turns in flight, filled, and all there is", ("state",)
+        ),
         Metric(SESSIONS, "gauge", "{session}", "Sessions in memory"),
+        Metric(PRESSURE_LEVEL, "gauge", "{level}", "Pressure level, 0 to 3"),
+        Metric(PRESSURE_RATIO, "gauge", "1", "Pressure signals over their budget or target", (PRESSURE_SIGNAL,)),
         Metric(SESSION_LOOKUPS, "counter", "{lookup}", "Session look-ups by result", ("result",)),
         Metric(FRAMES, "counter", "{frame}", "Context frames and acks by kind", (FRAME_KIND, FRAME_DIRECTION)),
         Metric(FRAME_BYTES, "counter", "By", "Header bytes of frames and acks", (FRAME_KIND, FRAME_DIRECTION)),

@@ -46,7 +46,11 @@ _OUTCOMES: Final[tuple[tuple[tuple[type[BaseException], ...], Outcome], ...]] = 
     ((BudgetExhausted, ArenaExhausted), "oom"),
 )
 # Which boolean attribute an event leaves on the spans that follow it.
-_FLAGS: Final = {semconv.EVENT_OVERFLOW: semconv.OVERFLOW, semconv.EVENT_TRUNCATION: semconv.TRUNCATED}
+_FLAGS: Final = {
+    semconv.EVENT_OVERFLOW: semconv.OVERFLOW,
+    semconv.EVENT_TRUNCATION: semconv.TRUNCATED,
+    semconv.EVENT_DEGRADATION: semconv.DEGRADED,
+}
 _SUCCESSFUL: Final = ("completed", "length")
 
 

@@ -18,7 +18,17 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Me
 import otelctx.semconv as semconv
 from otelctx.semconv import EVENTS, METRICS
 
-__all__ = ["ActiveRequests", "FrameTally", "Instruments", "instruments", "observe_arena", "observe_sessions", "tracer"]
+__all__ = [
+    "ActiveRequests",
+    "FrameTally",
+    "Instruments",
+    "instruments",
+    "observe_arena",
+    "observe_kv",
+    "observe_pressure",
+    "observe_sessions",
+    "tracer",
+]
 
 NAME: Final = "otelctx"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -130,6 +140,8 @@ class Instruments:
 
 # What the process reports of its arenas and session stores; it outlives any one provider.
 _arenas: dict[object, Callable[[], Mapping[str, int]]] = {}
+_kv: dict[object, Callable[[], Mapping[str, int]]] = {}
+_pressures: dict[object, Callable[[], tuple[int, Mapping[Any, float]]]] = {}
 _sessions: dict[object, Callable[[], int]] = {}
 
 
@@ -151,18 +163,48 @@ def observe_arena(callback: Callable[[], Mapping[str, int]]) -> Callable[[], Non
     return _observe(_arenas, callback)
 
 
+def observe_kv(callback: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
+    """Report KV memory: ``callback() -> {state: bytes}``; several are added up. Returns a function that ends it."""
+    return _observe(_kv, callback)
+
+
+def observe_pressure(callback: Callable[[], tuple[int, Mapping[Any, float]]]) -> Callable[[], None]:
+    """Report pressure: ``callback() -> (level, {signal: value})``; of several the highest. Returns a function that
+    ends it."""
+    return _observe(_pressures, callback)
+
+
 def observe_sessions(callback: Callable[[], int]) -> Callable[[], None]:
     """Report sessions in memory: ``callback() -> count``; several are added up. Returns a function that ends it."""
     return _observe(_sessions, callback)
 
 
-def _read_arenas(options: CallbackOptions) -> Iterable[Observation]:
-    pages: dict[str, int] = {}
-    for callback in list(_arenas.values()):
-        for state, count in callback().items():
-            pages[state] = pages.get(state, 0) + count
-    for state, count in pages.items():
-        yield Observation(count, {"state": state}, context=Context())
+def _read_states(
+    registry: dict[object, Callable[[], Mapping[str, int]]],
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def read(options: CallbackOptions) -> Iterable[Observation]:
+        total: dict[str, int] = {}
+        for callback in list(registry.values()):
+            for state, count in callback().items():
+                total[state] = total.get(state, 0) + count
+        for state, count in total.items():
+            yield Observation(count, {"state": state}, context=Context())
+
+    return read
+
+
+def _read_level(options: CallbackOptions) -> Iterable[Observation]:
+    if _pressures:
+        yield Observation(max(callback()[0] for callback in list(_pressures.values())), context=Context())
+
+
+def _read_signals(options: CallbackOptions) -> Iterable[Observation]:
+    highest: dict[str, float] = {}
+    for callback in list(_pressures.values()):
+        for signal, value in callback()[1].items():
+            highest[signal] = max(value, highest.get(signal, 0.0))
+    for signal, value in highest.items():
+        yield Observation(value, {semconv.PRESSURE_SIGNAL: signal}, context=Context())
 
 
 def _read_sessions(options: CallbackOptions) -> Iterable[Observation]:
@@ -176,7 +218,10 @@ def _make(meter: Meter) -> Instruments:
         semconv.HTTP_SERVER_ACTIVE: active.observe,
         semconv.FRAMES: tally.frames,
         semconv.FRAME_BYTES: tally.octets,
-        semconv.ARENA_PAGES: _read_arenas,
+        semconv.ARENA_PAGES: _read_states(_arenas),
+        semconv.KV_BYTES: _read_states(_kv),
+        semconv.PRESSURE_LEVEL: _read_level,
+        semconv.PRESSURE_RATIO: _read_signals,
         semconv.SESSIONS: _read_sessions,
     }
     made: dict[str, Any] = {}

@@ -9,12 +9,20 @@ from opentelemetry import metrics
 
 from otelctx import semconv
 from otelctx.telemetry import instruments as module
-from otelctx.telemetry.instruments import instruments, observe_arena, observe_sessions, tracer
+from otelctx.telemetry.instruments import (
+    instruments,
+    observe_arena,
+    observe_kv,
+    observe_pressure,
+    observe_sessions,
+    tracer,
+)
 
 
 def test_every_metric_of_the_table_exists_with_its_unit_and_bounds(seen: Any) -> None:
     made = instruments()
     ends = [observe_arena(lambda: {"used": 1}), observe_sessions(lambda: 2)]
+    ends += [observe_kv(lambda: {"actual": 1}), observe_pressure(lambda: (1, {"memory": 0.8}))]
     made.active.bucket("GET", "http").add(1)
     for name, row in semconv.METRICS.items():
         if name in (semconv.FRAMES, semconv.FRAME_BYTES):
@@ -132,6 +140,20 @@ def test_arenas_and_stores_of_one_process_are_added_up_until_they_end(seen: Any)
         end()
     assert seen.points(semconv.SESSIONS) == []
     assert module._arenas == {}
+
+
+def test_of_several_workers_in_a_process_the_pressure_of_the_worst_is_told(seen: Any) -> None:
+    instruments()
+    ends = [observe_pressure(lambda: (1, {"memory": 0.85, "latency": 0.1}))]
+    ends += [observe_pressure(lambda: (2, {"memory": 0.2, "latency": 1.6}))]
+    ends += [observe_kv(lambda: {"actual": 10, "budget": 20}), observe_kv(lambda: {"actual": 5})]
+    assert [p.value for p in seen.points(semconv.PRESSURE_LEVEL)] == [2]
+    ratios = {p.attributes[semconv.PRESSURE_SIGNAL]: p.value for p in seen.points(semconv.PRESSURE_RATIO)}
+    assert ratios == {"memory": 0.85, "latency": 1.6}
+    assert {p.attributes["state"]: p.value for p in seen.points(semconv.KV_BYTES)} == {"actual": 15, "budget": 20}
+    for end in ends:
+        end()
+    assert seen.points(semconv.PRESSURE_LEVEL) == seen.points(semconv.PRESSURE_RATIO) == []
 
 
 def test_the_tracer_is_found_again_without_asking_the_provider(seen: Any, providers: Callable[[], Any]) -> None:
