@@ -49,6 +49,8 @@ STATIC_TABLE: Final[dict[int, str]] = {
 HEADER: Final = "otelctx"
 ACK_HEADER: Final = "otelctx-ack"
 TIMEOUT_HEADER: Final = "otelctx-timeout-ms"
+# Of a gateway's clients, and not under ``otelctx``: those are hop-by-hop and end at the edge.
+GATEWAY_SESSION_HEADER: Final = "x-otelctx-session"
 
 # --- context keys that otelctx itself uses ---
 
@@ -238,6 +240,7 @@ _HTTP_SERVER = (
 )
 _HTTP_CLIENT = (HTTP_REQUEST_METHOD, SERVER_ADDRESS, SERVER_PORT, HTTP_RESPONSE_STATUS_CODE, ERROR_TYPE)
 _GEN_AI = (GEN_AI_OPERATION, GEN_AI_PROVIDER, GEN_AI_REQUEST_MODEL)
+_UPSTREAM = (SERVER_ADDRESS, SERVER_PORT)
 
 EVENT_OVERFLOW: Final = "otelctx.overflow"
 EVENT_TRUNCATION: Final = "otelctx.truncation"
@@ -286,6 +289,10 @@ SESSION_LOOKUPS: Final = "otelctx.session.lookups"
 FRAMES: Final = "otelctx.context.frames"
 FRAME_BYTES: Final = "otelctx.context.frame.bytes"
 EVENTS_LATE: Final = "otelctx.context.late"
+GATEWAY_ACTIVE: Final = "otelctx.gateway.active_requests"
+GATEWAY_UP: Final = "otelctx.gateway.upstream.up"
+GATEWAY_RETRIES: Final = "otelctx.gateway.retries"
+GATEWAY_EJECTIONS: Final = "otelctx.gateway.ejections"
 TELEMETRY_DROPPED: Final = "otelctx.telemetry.dropped"
 KV_BYTES: Final = "otelctx.kv.bytes"
 PRESSURE_RATIO: Final = "otelctx.pressure.ratio"
@@ -327,6 +334,10 @@ METRICS: Final[dict[str, Metric]] = {
         Metric(FRAME_BYTES, "counter", "By", "Header bytes of frames and acks", (FRAME_KIND, FRAME_DIRECTION)),
         Metric(EVENTS_LATE, "counter", "{ack}", "Acks whose scope had ended when they came"),
         Metric(TELEMETRY_DROPPED, "counter", "{item}", "Telemetry lost before it left", (TELEMETRY_SIGNAL,)),
+        Metric(GATEWAY_ACTIVE, "updowncounter", "{request}", "Requests and streams open at an upstream", _UPSTREAM),
+        Metric(GATEWAY_UP, "gauge", "1", "1 if an upstream gets requests, 0 while it is ejected or on trial", _UPSTREAM),
+        Metric(GATEWAY_RETRIES, "counter", "{request}", "Requests sent on to another upstream", (REASON,)),
+        Metric(GATEWAY_EJECTIONS, "counter", "{ejection}", "Upstreams taken out for a while", (REASON,)),
         *(Metric(e.counter, "counter", "{event}", e.brief, (REASON, ACTION)) for e in EVENTS.values()),
     )
 }

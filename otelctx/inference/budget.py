@@ -18,14 +18,23 @@ def kv_bytes(*, layers: int, kv_heads: int, head_dim: int, element: int, tokens:
 
 
 class Ledger:
-    """KV rows of a batch: the unit of admission. ``reserve`` and ``release`` balance, whatever happens in between."""
+    """KV rows of a batch: the unit of admission. ``reserve`` and ``release`` balance, whatever happens in between.
 
-    __slots__ = ("_free", "rows")
+    Every row is memory of its own from the beginning, so two turns can't be promised the same: a turn has a row or it
+    waits. What it may fill of that row is counted too, as the measure of how loaded the engine is. One thread owns the
+    ledger; :attr:`reserved` and :attr:`budget` are plain integers that any thread may read.
+    """
 
-    def __init__(self, rows: int) -> None:
-        if rows < 1:
-            raise ValueError(f"at least one row is needed, not {rows}")
+    __slots__ = ("_free", "_tokens", "budget", "reserved", "rows")
+
+    def __init__(self, rows: int, window: int) -> None:
+        """``rows`` of ``window`` tokens each."""
+        if rows < 1 or window < 1:
+            raise ValueError(f"at least one row and one token are needed, not {rows} and {window}")
         self.rows = rows
+        self.budget = rows * window
+        self.reserved = 0  # tokens that running turns may fill, of ``budget``
+        self._tokens = [0] * rows
         self._free = list(range(rows - 1, -1, -1))
 
     @property
@@ -37,13 +46,16 @@ class Ledger:
         """Rows that no turn runs in: their KV is a cache and may be taken."""
         return list(self._free)
 
-    def reserve(self, row: int | None = None) -> int:
-        """Take ``row``, or any. Raises :class:`~otelctx.errors.BudgetExhausted`."""
+    def reserve(self, row: int | None = None, tokens: int = 0) -> int:
+        """Take ``row``, or any, for a turn that may fill ``tokens`` of it. Raises
+        :class:`~otelctx.errors.BudgetExhausted`."""
         if not self._free or (row is not None and row not in self._free):
             raise BudgetExhausted(f"no free row: {self.busy} of {self.rows} in use")
         if row is None:
-            return self._free.pop()
+            row = self._free[-1]
         self._free.remove(row)
+        self._tokens[row] = min(tokens, self.budget // self.rows)
+        self.reserved += self._tokens[row]
         return row
 
     def release(self, row: int) -> None:
@@ -51,3 +63,5 @@ class Ledger:
         if row in self._free or not 0 <= row < self.rows:
             raise ValueError(f"row {row} is not in use")
         self._free.append(row)
+        self.reserved -= self._tokens[row]
+        self._tokens[row] = 0

@@ -15,12 +15,14 @@ from otelctx.errors import ArenaExhausted, BudgetExhausted, OtelctxError
 from otelctx.inference import stepping
 from otelctx.inference.detokenize import Detokenizer
 from otelctx.inference.job import Admission, Ended, Job
-from otelctx.inference.overflow import Mode
+from otelctx.inference.overflow import Mode, Truncate
 from otelctx.inference.placing import kept_ids, place, place_alone
+from otelctx.inference.reuse import Hope
 from otelctx.inference.rows import Rows
 from otelctx.inference.runner import Runner
 from otelctx.inference.sampling import Sampler
 from otelctx.inference.scheduler import Limits, Scheduler
+from otelctx.inference.sliding import Slide, keep
 from otelctx.inference.stepping import Failure
 from otelctx.inference.tokenizer import ChatTokenizer
 from otelctx.inference.turn import FinishReason, Limit
@@ -81,6 +83,16 @@ class Core:
         return self._rows.busy
 
     @property
+    def reserved_tokens(self) -> int:
+        """Tokens of KV that the running turns may fill: their prompts and their answers. From any thread."""
+        return self._rows.reserved
+
+    @property
+    def budget_tokens(self) -> int:
+        """Tokens of KV that there are. From any thread."""
+        return self._rows.budget
+
+    @property
     def queued(self) -> int:
         return self._scheduler.queued
 
@@ -93,7 +105,7 @@ class Core:
     def admit(self, job: Job) -> None:
         """Give a turn its place in the window and in the queue, or refuse it."""
         try:
-            self._scheduler.submit(job.number)
+            self._scheduler.submit(job.number, job.request.priority)
             try:
                 admission = self._place(job)
             except BaseException:
@@ -133,14 +145,14 @@ class Core:
 
     def step(self) -> None:
         """One step: schedule, run, look at what came out."""
-        self._start()
         self._expire()
+        self._start()
         work = self._scheduler.step()
         if not work:
             return
         jobs = [self._jobs[item.turn] for item in work]
         feeds = [
-            (job.row, job.generated[-1:] if item.decode else job.ids[item.start : item.start + item.count])
+            (job.row, job.generated[-1:] if item.decode else job.feed[item.start : item.start + item.count])
             for item, job in zip(work, jobs, strict=True)
         ]
         stepped = stepping.run(self._runner, feeds)
@@ -158,10 +170,10 @@ class Core:
         """Rows for turns that wait, as long as there are some."""
         while (number := self._scheduler.admit()) is not None:
             job = self._jobs[number]
-            own = None if job.record is None else job.record.row
-            job.row, reused = self._rows.take(job.ids, job.request.owner, own)
-            self._scheduler.start(number, reused, len(job.ids))
-            self._post(partial(job.listener.started, self._clock(), job.row, reused))
+            taken = self._rows.take(job.ids, job.request.owner, job.hope, len(job.ids) + job.output)
+            job.row, job.feed, job.began = taken.row, job.ids, self._clock()
+            self._scheduler.start(number, taken.reused, len(job.ids))
+            self._post(partial(job.listener.started, job.began, taken.row, taken.reused, taken.miss))
 
     def _expire(self) -> None:
         now = self._clock()
@@ -191,6 +203,10 @@ class Core:
             self._finish(job, "stop", None, now)
         elif job.sampled >= job.output:
             self._finish(job, "length", job.limit, now)
+        elif job.slide is not None and job.slide.due(len(job.ids), len(job.generated)):
+            job.feed = job.slide.slide(job.ids, job.generated)
+            self._rows.crop(job.row, job.slide.pinned)
+            self._scheduler.start(job.number, job.slide.pinned, len(job.feed))
 
     def _show(self, job: Job, text: str) -> None:
         if text:
@@ -214,17 +230,18 @@ class Core:
         if not job.stops.stopped:
             self._show(job, job.stops.push(tail))
             self._show(job, job.stops.finish())
-        used = len(job.ids) + len(job.generated)
+        evicted, recomputed = (job.slide.evicted, job.slide.recomputed) if job.slide is not None else (0, 0)
+        used = len(job.ids) + len(job.generated) - evicted
         if job.record is not None and job.tx is not None:
             kept = job.generated
             if job.stops.stopped:
                 kept = kept_ids(self._detokenizer, self._tokenizer.encode, kept, job.shown)
             window = job.record.window
             # Encoded anew, the end of the text may take a token more than it did.
-            window.append(job.tx, kept[: window.limit - window.kept])
+            keep(window, job.tx, kept, evicted)
             used = window.kept
         cut = "utf8" if dropped and limit is not None else None
-        return Ended(reason, limit, cut, job.sampled, used, now)
+        return Ended(reason, limit, cut, job.sampled, used, now, evicted, recomputed)
 
     def _fail(self, job: Job, error: OtelctxError) -> None:
         self._stop(job)
@@ -234,22 +251,34 @@ class Core:
     def _stop(self, job: Job) -> None:
         """No more steps for it, and its row is free; what the row holds may serve the session's next turn."""
         job.over = True
-        self._scheduler.finish(job.number)
+        self._scheduler.finish(job.number, self._clock() - job.began if job.row >= 0 else None)
         if job.row >= 0:
             self._rows.give_back(job.row)
 
     # the window
 
     def _place(self, job: Job) -> Admission:
+        mode, most = job.request.mode(self._when_full), job.request.max_tokens
         if job.record is None:
-            placed = place_alone(job.prompt, self._runner.window, job.request.max_tokens)
-            job.ids, job.output = placed.ids, placed.verdict.output
-            return Admission(placed.verdict)
-        placed = place(job.record, job.prompt, job.request.max_tokens, self._when_full)
+            placed = place_alone(job.prompt, self._runner.window, most, mode)
+        else:
+            placed = place(job.record, job.prompt, most, mode)
         job.ids, job.output, job.tx = placed.ids, placed.verdict.output, placed.tx
+        pinned = len(job.prompt.head) if job.record is None else job.record.window.pinned
+        job.slide = Slide(self._runner.window, pinned) if mode == "slide" else None
+        job.hope = Hope(
+            head=pinned,
+            kept=placed.before,
+            history=len(job.prompt.exchanges) > 1,
+            truncated=isinstance(placed.verdict, Truncate),
+            row=None if job.record is None else job.record.row,
+        )
+        if job.record is None:
+            return Admission(placed.verdict)
         window = job.record.window
         # Asked for now, so that an answer that was shown can always be kept.
-        promised = pages_for(placed.verdict.output) + 1
+        slides = len(job.ids) + job.output > window.limit
+        promised = pages_for(window.limit if slides else job.output) + 1
         if self._arena.free_pages < self._promised + promised:
             self._close(job, commit=False)
             raise ArenaExhausted("the memory for sessions is used up; try again later")

@@ -7,35 +7,23 @@ tokenising it. What remains is tokenised exactly, from the newest message back, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from otelctx.errors import ConfigError, TokenLimitExceeded
+from otelctx.inference.cut import cut
 from otelctx.inference.overflow import MIN_OUTPUT, Mode, reserve_for, too_long
+from otelctx.inference.prompt import Prompt, exchanges_of, system_of
+from otelctx.inference.rerender import Rerender
 from otelctx.inference.tokenizer import ChatTokenizer, Piece, SpecialTokens
-from otelctx.inference.turn import Message, check_max_tokens, messages_of
+from otelctx.inference.turn import Message, check_max_tokens, check_text, messages_of
 
 __all__ = ["Guard", "Prompt", "exchanges_of"]
 
 # Characters up to which tokenising takes well under a millisecond, so that a thread would cost more than it saves.
 _INLINE: Final = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids of a request: ``head`` is what never leaves a window, ``exchanges`` are the messages from one question
-    to before the next, oldest first, and ``open`` opens the answer."""
-
-    head: tuple[int, ...]
-    exchanges: tuple[tuple[int, ...], ...]
-    open: tuple[int, ...]
-    neutralised: int = 0
-
-    @property
-    def ids(self) -> list[int]:
-        return [*self.head, *(token for exchange in self.exchanges for token in exchange), *self.open]
 
 
 class Guard:
@@ -110,10 +98,8 @@ class Guard:
         exchanges = exchanges_of(messages, first)
         build.refuse_by_bytes(messages, pinned)
         if not self.tokenizer.concatenative:
-            whole = self.tokenizer.whole(messages)
-            build.count(whole.ids, all_counted=True)
-            return Prompt((), (whole.ids,), (), whole.neutralised)
-        head = self.tokenizer.head(_system(messages)) if first else Piece(())
+            return Rerender(self.tokenizer, self.window, max_tokens, mode).alone(messages)
+        head = self.tokenizer.head(system_of(messages)) if first else Piece(())
         build.total = pinned + len(self.tokenizer.open)
         build.count(head.ids, all_counted=not exchanges)
         return build.prompt(head, exchanges)
@@ -129,9 +115,66 @@ class Guard:
     ) -> Prompt:
         """:meth:`prompt`, in a thread if the messages are long."""
         call = partial(self.prompt, messages, max_tokens, mode=mode, first=first, pinned=pinned)
-        if sum(len(message.content) for message in messages) <= _INLINE:
-            return call()
-        return await asyncio.to_thread(call)
+        return await _off_loop(call, _size(messages))
+
+    def fitted(self, messages: Sequence[Message], max_tokens: int | None, mode: Mode) -> Prompt:
+        """The ids of a conversation without a session, its oldest exchanges left out as ``mode`` has it. Raises as
+        :meth:`admit`."""
+        prompt = self.prompt(messages, max_tokens, mode=mode)
+        if mode == "reject" or prompt.cut:
+            return prompt
+        *turns, new = [len(exchange) for exchange in prompt.exchanges]
+        count = cut(
+            window=self.window,
+            head=len(prompt.head),
+            turns=turns,
+            new=new + len(prompt.open),
+            reserve=reserve_for(max_tokens, self.window),
+        )
+        if not count:
+            return prompt
+        return replace(prompt, exchanges=prompt.exchanges[count:], cut=count, dropped=sum(turns[:count]))
+
+    async def afitted(self, messages: Sequence[Message], max_tokens: int | None, mode: Mode) -> Prompt:
+        """:meth:`fitted`, in a thread if the messages are long."""
+        return await _off_loop(partial(self.fitted, messages, max_tokens, mode), _size(messages))
+
+    async def arerendered(
+        self, history: Sequence[tuple[str, str]], messages: Sequence[Message], max_tokens: int | None, mode: Mode
+    ) -> Prompt:
+        """All of a session's conversation with ``messages`` added, where the template depends on all of it; in a thread
+        if it is long. Raises as :meth:`admit`."""
+        check_max_tokens(max_tokens)
+        call = partial(Rerender(self.tokenizer, self.window, max_tokens, mode).session, history, messages)
+        return await _off_loop(call, sum(len(text) for _, text in history) + _size(messages))
+
+    async def araw(self, text: str, max_tokens: int | None) -> Prompt:
+        """A text to go on with as it is, after what the tokenizer begins a text with; in a thread if it is long.
+        Special tokens in it are text. Raises as :meth:`admit`."""
+        check_max_tokens(max_tokens)
+        return await _off_loop(partial(self._raw, text, max_tokens), len(text))
+
+    def ids(self, ids: Sequence[int], max_tokens: int | None) -> Prompt:
+        """Token ids to go on with as they are. Raises :class:`~otelctx.errors.TokenLimitExceeded`."""
+        check_max_tokens(max_tokens)
+        limit = self._limit(max_tokens)
+        if len(ids) > limit:
+            count = {"n_prompt_tokens": len(ids)}
+            raise too_long(self.window, "reject", max_tokens, count, "prompt", self.window - limit)
+        return Prompt((), (tuple(ids),), ())
+
+    def _raw(self, text: str, max_tokens: int | None) -> Prompt:
+        check_text(text, "prompt")
+        tokenizer, limit = self.tokenizer, self._limit(max_tokens)
+        least = 0 if tokenizer.bounds is None else tokenizer.bounds.least((text,))
+        count = {"n_prompt_tokens_at_least": least}
+        if least <= limit:
+            piece = tokenizer.text(text)
+            ids = (*tokenizer.leading, *piece.ids)
+            if len(ids) <= limit:
+                return Prompt(tokenizer.leading, (piece.ids,), (), piece.neutralised)
+            count = {"n_prompt_tokens": len(ids)}
+        raise too_long(self.window, "reject", max_tokens, count, "prompt", self.window - limit)
 
     def _limit(self, max_tokens: int | None) -> int:
         """Prompt tokens that leave room for the least answer that would do."""
@@ -149,7 +192,7 @@ class _Build:
         self.total = 0
 
     def refuse_by_bytes(self, messages: Sequence[Message], pinned: int) -> None:
-        if self._mode == "turns":
+        if self._mode != "reject":
             messages = [message for _, message in exchanges_of(messages, False)[-1]]
         least = pinned + self._guard.tokenizer.least_tokens(messages)
         if least > self._limit:
@@ -183,16 +226,10 @@ class _Build:
         return too_long(self._guard.window, self._mode, self._max_tokens, count, needed=needed)
 
 
-def _system(messages: Sequence[Message]) -> str | None:
-    return messages[0].content if messages[0].role == "system" else None
+async def _off_loop(call: Callable[[], Prompt], size: int) -> Prompt:
+    """``call()``, in a thread if the ``size`` of its text in characters makes that worth it."""
+    return call() if size <= _INLINE else await asyncio.to_thread(call)
 
 
-def exchanges_of(messages: Sequence[Message], first: bool) -> list[list[tuple[int, Message]]]:
-    """Numbered messages by exchange: one ends with an answer. The head of a conversation is in none."""
-    exchanges: list[list[tuple[int, Message]]] = []
-    skip = 1 if first and _system(messages) is not None else 0
-    for index, message in enumerate(messages[skip:], skip):
-        if index == skip or messages[index - 1].role == "assistant":
-            exchanges.append([])
-        exchanges[-1].append((index, message))
-    return exchanges
+def _size(messages: Sequence[Message]) -> int:
+    return sum(len(message.content) for message in messages)

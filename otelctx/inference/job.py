@@ -12,7 +12,9 @@ from otelctx.errors import OtelctxError
 from otelctx.inference.detokenize import Stream
 from otelctx.inference.guard import Prompt
 from otelctx.inference.overflow import Fits, Truncate
+from otelctx.inference.reuse import NOTHING, Hope, Miss
 from otelctx.inference.sampling import RowState
+from otelctx.inference.sliding import Slide
 from otelctx.inference.stopping import StopMatcher
 from otelctx.inference.turn import FinishReason, Limit, TurnRequest
 from otelctx.sessions.record import SessionRecord
@@ -36,7 +38,8 @@ class Admission:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The answer is complete. ``sampled`` counts all tokens that were drawn; ``used`` is the window with the answer;
-    ``at`` is when the last token came, in seconds of the engine's clock."""
+    ``at`` is when the last token came, in seconds of the engine's clock; ``evicted`` tokens left the window while the
+    answer grew, for which ``recomputed`` were fed once more."""
 
     reason: FinishReason
     limit: Limit | None
@@ -44,6 +47,8 @@ class Ended:
     sampled: int
     used: int
     at: float
+    evicted: int = 0
+    recomputed: int = 0
 
 
 class Listener(Protocol):
@@ -52,7 +57,7 @@ class Listener(Protocol):
 
     def admitted(self, admission: Admission) -> None: ...
     def refused(self, error: OtelctxError) -> None: ...
-    def started(self, at: float, row: int, reused: int) -> None: ...
+    def started(self, at: float, row: int, reused: int, miss: Miss | None) -> None: ...
     def first_token(self, at: float) -> None: ...
     def text(self, text: str) -> None: ...
     def ended(self, ended: Ended) -> None: ...
@@ -62,7 +67,9 @@ class Listener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """``deadline`` is in seconds of the engine's clock. The fields below ``listener`` belong to the engine's thread."""
+    """``deadline`` is in seconds of the engine's clock. The fields below ``listener`` belong to the engine's thread:
+    ``ids`` is the prompt as admitted, ``feed`` what is prefilled, which is another once the context has slid; ``began``
+    is when the turn got its row."""
 
     number: int
     request: TurnRequest
@@ -75,10 +82,14 @@ class Job:
     state: RowState
     stops: StopMatcher
     ids: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    feed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     output: int = 0
+    hope: Hope = NOTHING
+    slide: Slide | None = None
     tx: Tx | None = None
     promised: int = 0
     row: int = -1  # none yet
+    began: float = 0.0
     generated: list[int] = field(default_factory=list)
     sampled: int = 0
     shown: int = 0

@@ -14,12 +14,15 @@ from typing import Any, Final, Literal
 
 from otelctx.errors import TokenLimitExceeded
 
-__all__ = ["MIN_OUTPUT", "Fits", "Mode", "Reject", "Truncate", "plan", "reserve_for"]
+__all__ = ["ENDLESS", "MIN_OUTPUT", "Fits", "Mode", "Reject", "Truncate", "plan", "reserve_for"]
 
 Mode = Literal["reject", "turns", "slide"]
 
 # A turn that leaves less room than this for an answer is too long, whatever is dropped.
 MIN_OUTPUT: Final = 16
+
+# Tokens of an answer that makes room for itself and has no limit of its own.
+ENDLESS: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,11 @@ def plan(
     this turn adds, the opening of the answer included; ``max_tokens``: as the request has it, ``None`` for no limit of
     its own.
 
-    With exchanges in the window, ``reject`` refuses what does not fit with its reserve; ``turns`` drops the oldest
-    exchanges whole, and once it must, drops on down to 3/4 of the window, so that the cut does not move with every
-    turn. Without exchanges, or once all are dropped, nothing more can be had: then the reserve is only a wish, and a
-    turn is too long if its own text leaves less than 16 tokens for an answer (fewer, if it asks for fewer).
+    With exchanges in the window, ``reject`` refuses what does not fit with its reserve; ``turns`` and ``slide`` drop
+    the oldest exchanges whole, and once they must, drop on down to 3/4 of the window, so that the cut does not move
+    with every turn. The output is what is left of the window; ``slide`` will make room for more. Without exchanges, or
+    once all are dropped, nothing more can be had: then the reserve is only a wish, and a turn is too long if its own
+    text leaves less than 16 tokens for an answer (fewer, if it asks for fewer).
     """
     kept = sum(turns)
     prompt = pinned + kept + new
@@ -119,7 +123,7 @@ def plan(
     least = min(reserve, MIN_OUTPUT)
     hard = pinned + new + least > window
     if prompt + reserve <= window or (not kept and not hard):
-        return Fits(prompt, _output(max_tokens, window - prompt))
+        return Fits(prompt, _output(max_tokens, window - prompt, mode))
     if hard or mode == "reject":
         return Reject(prompt, window, max_tokens, window - prompt, mode, least if hard else reserve)
     goal = window * 3 // 4  # with any reserve: that is a quarter at most
@@ -127,8 +131,10 @@ def plan(
     count = next((n for n, dropped in enumerate(gone, 1) if prompt - dropped <= goal), len(gone))
     dropped = gone[count - 1]
     after = prompt - dropped
-    return Truncate(count, dropped, prompt, after, window, _output(max_tokens, window - after))
+    return Truncate(count, dropped, prompt, after, window, _output(max_tokens, window - after, mode))
 
 
-def _output(max_tokens: int | None, room: int) -> int:
+def _output(max_tokens: int | None, room: int, mode: Mode) -> int:
+    if mode == "slide":
+        return ENDLESS if max_tokens is None else max_tokens
     return room if max_tokens is None else min(max_tokens, room)

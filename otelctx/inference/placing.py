@@ -31,13 +31,18 @@ class Placed:
     evicted: int = 0
 
 
-def place_alone(prompt: Prompt, window: int, max_tokens: int | None) -> Placed:
-    """A turn without a session: its prompt is all there is. Raises ``TokenLimitExceeded``."""
-    ids = np.asarray(prompt.ids, np.int32)
-    verdict = plan(window=window, pinned=0, turns=(), new=len(ids), max_tokens=max_tokens, mode="reject")
+def place_alone(prompt: Prompt, window: int, max_tokens: int | None, mode: Mode = "reject") -> Placed:
+    """A turn without a session: its prompt is all there is. Unless ``mode`` is ``reject`` its older exchanges may go,
+    else there is nothing to be had, and the answer gets what room there is. Raises ``TokenLimitExceeded``."""
+    older = [] if mode == "reject" else [len(exchange) for exchange in prompt.exchanges[:-1]]
+    head = len(prompt.head)
+    new = len(prompt.ids) - head - sum(older)
+    verdict = plan(window=window, pinned=head, turns=older, new=new, max_tokens=max_tokens, mode=mode)
     if isinstance(verdict, Reject):
         raise verdict.error()
-    return Placed(ids, verdict)
+    skip = verdict.turns if isinstance(verdict, Truncate) else 0
+    ids = [*prompt.head, *(token for exchange in prompt.exchanges[skip:] for token in exchange), *prompt.open]
+    return Placed(np.asarray(ids, np.int32), verdict)
 
 
 def place(record: SessionRecord, prompt: Prompt, max_tokens: int | None, mode: Mode) -> Placed:

@@ -17,6 +17,7 @@ from otelctx.errors import OtelctxError, TokenLimitExceeded
 from otelctx.inference.content import cut_inside, messages_json
 from otelctx.inference.job import Admission, Ended
 from otelctx.inference.overflow import Mode, Truncate
+from otelctx.inference.reuse import Miss
 from otelctx.inference.tracing import TurnTrace, outcome_of
 from otelctx.inference.turn import Message, Outcome, TurnRequest, TurnResult, Usage
 from otelctx.sessions.record import SessionRecord
@@ -70,7 +71,7 @@ class TurnReport:
         self._trace = TurnTrace(model, times.ns(times.started), session=request.session, attributes=_asked(request))
         self._trace.enter("queue", times.ns(times.started))
         self._record: SessionRecord | None = None
-        self._prompt = self._dropped = self._evicted = self._reused = self._expected = self._turn = 0
+        self._prompt = self._dropped = self._evicted = self._reused = self._recomputed = self._turn = 0
         self._started = False
         self._first: float | None = None
         self._last = 0.0
@@ -85,7 +86,6 @@ class TurnReport:
         """The turn has its session; nobody else changes it now."""
         self._record = record
         self._turn = record.turns + 1
-        self._expected = record.window.kept
 
     def neutralised(self, count: int) -> None:
         """``count`` special tokens that messages spelled out were made text."""
@@ -101,15 +101,15 @@ class TurnReport:
         generation, version = (0, version) if record is None else (record.generation, admission.version)
         self._show(Window(self._prompt, self.window.limit, admission.total_evicted, 0, generation, version))
 
-    def started(self, at: float, row: int, reused: int) -> None:
+    def started(self, at: float, row: int, reused: int, miss: Miss | None) -> None:
         self._reused, self._started = reused, True
         attributes: dict[str, AttributeValue] = {
             semconv.ROW: row,
             semconv.TOKENS_PREFILLED: self._prompt - reused,
             semconv.GEN_AI_CACHE_READ_TOKENS: reused,
         }
-        if self._expected and (self._dropped or not reused):
-            attributes[semconv.REUSE_MISS] = "truncated" if self._dropped else "row_taken"
+        if miss is not None:
+            attributes[semconv.REUSE_MISS] = miss
         self._trace.enter("prefill", self.times.ns(at), attributes)
 
     def first_token(self, at: float) -> None:
@@ -123,7 +123,10 @@ class TurnReport:
         """What the turn's result is, if its reader takes it."""
         before = self.window
         self._last = ended.at
-        self.window = Window(ended.used, before.limit, before.evicted, 0, before.generation, before.version + 1)
+        evicted = before.evicted + ended.evicted
+        self.window = Window(ended.used, before.limit, evicted, 0, before.generation, before.version + 1)
+        if ended.evicted:
+            self._slid(ended)
         if ended.limit == "context":
             self._overflow(ended.used, ended.used, "output", "length")
         return TurnResult(
@@ -222,7 +225,13 @@ class TurnReport:
         self._record_up(USAGE_INPUT.spec, self._prompt)
         self._record_up(USAGE_OUTPUT.spec, sampled)
         prefilled = self._prompt - self._reused if self._started else 0
-        for action, tokens in (("reused", self._reused), ("prefilled", prefilled), ("evicted", self._evicted)):
+        counts = {
+            "reused": self._reused,
+            "prefilled": prefilled,
+            "evicted": self._evicted,
+            "recomputed": self._recomputed,
+        }
+        for action, tokens in counts.items():
             if tokens:
                 instruments().kv_tokens.add(tokens, {semconv.ACTION: action}, self._trace.context)
 
@@ -239,6 +248,14 @@ class TurnReport:
             self._trace.event(
                 semconv.EVENT_EVICTION, self._tokens(admission.before, left, verdict.reason, verdict.action)
             )
+
+    def _slid(self, ended: Ended) -> None:
+        """Once a turn, however often its context has slid."""
+        self._evicted += ended.evicted
+        self._recomputed = ended.recomputed
+        demand = ended.used + ended.evicted
+        self._overflow(demand, ended.used, "output", "slide")
+        self._trace.event(semconv.EVENT_EVICTION, self._tokens(demand, ended.used, "output", "slide"))
 
     def _overflow(self, before: int, after: int, reason: str, action: str) -> None:
         self._trace.event(semconv.EVENT_OVERFLOW, self._tokens(before, after, reason, action))

@@ -16,6 +16,7 @@ from otelctx.errors import OtelctxError
 from otelctx.inference.channel import Channel
 from otelctx.inference.job import Admission, Ended
 from otelctx.inference.report import TurnReport
+from otelctx.inference.reuse import Miss
 from otelctx.inference.turn import Chunk
 from otelctx.sessions.store import Lease
 
@@ -134,9 +135,9 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         # A reader that has gone never looks at it.
         self._admission.exception()
 
-    def started(self, at: float, row: int, reused: int) -> None:
+    def started(self, at: float, row: int, reused: int, miss: Miss | None) -> None:
         self._progress()
-        self._report.started(at, row, reused)
+        self._report.started(at, row, reused, miss)
 
     def first_token(self, at: float) -> None:
         self._report.first_token(at)

@@ -14,7 +14,7 @@ def test_kv_is_linear_in_tokens() -> None:
 
 
 def test_rows_are_handed_out_once_and_come_back() -> None:
-    ledger = Ledger(2)
+    ledger = Ledger(2, 100)
     first = ledger.reserve()
     second = ledger.reserve()
     assert {first, second} == {0, 1}
@@ -28,7 +28,7 @@ def test_rows_are_handed_out_once_and_come_back() -> None:
 
 
 def test_a_particular_row_must_be_free() -> None:
-    ledger = Ledger(2)
+    ledger = Ledger(2, 100)
     ledger.reserve(1)
     with pytest.raises(BudgetExhausted):
         ledger.reserve(1)
@@ -38,9 +38,21 @@ def test_a_particular_row_must_be_free() -> None:
 @pytest.mark.parametrize("row", [0, 7, -1])
 def test_giving_back_what_is_not_taken_is_a_mistake(row: int) -> None:
     with pytest.raises(ValueError, match="not in use"):
-        Ledger(2).release(row)
+        Ledger(2, 100).release(row)
 
 
 def test_a_ledger_has_rows() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Ledger(0)
+        Ledger(0, 100)
+
+
+def test_what_turns_may_fill_is_counted_while_they_run_and_no_more_than_a_row_has() -> None:
+    ledger = Ledger(2, 100)
+    assert (ledger.reserved, ledger.budget) == (0, 200)
+    first = ledger.reserve(tokens=30)
+    second = ledger.reserve(tokens=10**9)
+    assert ledger.reserved == 130
+    ledger.release(first)
+    assert ledger.reserved == 100
+    ledger.release(second)
+    assert ledger.reserved == 0

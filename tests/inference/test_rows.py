@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otelctx.errors import BudgetExhausted
+from otelctx.inference.reuse import Hope
 from otelctx.inference.rows import Rows
 
 
@@ -41,7 +42,8 @@ class Bench:
 
     def run(self, ids: list[int], owner: str = "a", own: int | None = None, *, keep: bool = False) -> tuple[int, int]:
         """A whole turn: take, feed, give back."""
-        row, shared = self.rows.take(np.array(ids, np.int32), owner, own)
+        taken = self.rows.take(np.array(ids, np.int32), owner, Hope(row=own))
+        row, shared = taken.row, taken.reused
         assert self.kv.columns[row] == ids[:shared]
         assert shared < len(ids)
         self.kv.columns[row] += ids[shared:]

@@ -8,38 +8,56 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from otelctx.errors import ConfigError, Overloaded
 from otelctx.inference.scheduler import Limits, Scheduler, Work
 
-LIMITS = Limits(rows=3, queue=5, chunk=8, idle_chunk=32)
+# So long a reach that a prompt's tokens cost the same wherever they stand.
+LIMITS = Limits(rows=3, queue=5, chunk=8, idle_chunk=32, reach=10**9)
 
 
 class SchedulerAgainstSets(RuleBasedStateMachine):
     """Turns come, run, fail, are cancelled and begin again in any order; each token of each turn is fed once."""
 
-    @initialize(rows=st.integers(1, 4), chunk=st.integers(1, 8), idle=st.integers(8, 40))
-    def start(self, rows: int, chunk: int, idle: int) -> None:
-        self.limits = Limits(rows=rows, queue=5, chunk=chunk, idle_chunk=idle)
+    @initialize(
+        rows=st.integers(1, 4),
+        chunk=st.integers(1, 8),
+        idle=st.integers(8, 40),
+        reach=st.sampled_from([1, 30, 10**9]),
+        patience=st.integers(0, 3),
+    )
+    def start(self, rows: int, chunk: int, idle: int, reach: int, patience: int) -> None:
+        self.limits = Limits(rows=rows, queue=5, chunk=chunk, idle_chunk=idle, reach=reach, patience=patience)
         self.scheduler = Scheduler(self.limits)
         self.turns = 0
         self.queue: list[int] = []
+        self.priority: dict[int, int] = {}
+        self.overtaken = 0  # by how many, the oldest in the queue
         self.admitted: set[int] = set()
         self.left: dict[int, list[int]] = {}  # prompt positions that are still to be fed
         self.decoding: set[int] = set()
         self.passed_over: dict[int, int] = {}  # steps since a prefill got its last chunk
 
-    @rule()
-    def submit(self) -> None:
+    @rule(priority=st.integers(-1, 1))
+    def submit(self, priority: int) -> None:
         self.turns += 1
+        self.priority[self.turns] = priority
         if len(self.queue) == self.limits.queue:
             with pytest.raises(Overloaded):
-                self.scheduler.submit(self.turns)
+                self.scheduler.submit(self.turns, priority)
         else:
-            self.scheduler.submit(self.turns)
+            self.scheduler.submit(self.turns, priority)
             self.queue.append(self.turns)
 
     @rule()
     def admit(self) -> None:
         turn = self.scheduler.admit()
         if self.queue and len(self.admitted) + len(self.left) + len(self.decoding) < self.limits.rows:
-            assert turn == self.queue.pop(0)
+            assert turn is not None
+            oldest = self.queue[0]
+            if turn == oldest:
+                self.overtaken = 0
+            else:
+                assert self.priority[turn] > self.priority[oldest]
+                self.overtaken += 1
+            assert self.overtaken <= self.limits.patience
+            self.queue.remove(turn)
             self.admitted.add(turn)
         else:
             assert turn is None
@@ -71,9 +89,7 @@ class SchedulerAgainstSets(RuleBasedStateMachine):
         assert {w.turn for w in work if w.decode} == self.decoding
         assert all(w.count == 1 for w in work if w.decode)
         assert len({w.turn for w in work}) == len(work) <= self.limits.rows
-        room = self.limits.chunk if self.decoding else self.limits.idle_chunk
-        # As much as there is to do and room for, and not a token more.
-        assert sum(w.count for w in prefills) == min(room, sum(map(len, self.left.values())))
+        self.within_budget(prefills)
         for item in prefills:
             assert self.left[item.turn][: item.count] == list(range(item.start, item.start + item.count))
         if fails:
@@ -100,6 +116,23 @@ class SchedulerAgainstSets(RuleBasedStateMachine):
         for turn in self.left:
             self.passed_over[turn] += 1
 
+    def within_budget(self, prefills: list[Work]) -> None:
+        """As much as there is to do and room for, and not a token more."""
+        wanted = sum(map(len, self.left.values()))
+        fed = sum(w.count for w in prefills)
+        if not self.decoding:
+            assert fed == min(self.limits.idle_chunk, wanted)
+            return
+        cost = self.limits.cost
+        room = self.limits.chunk - sum(cost(w.start, w.count) for w in prefills)
+        assert room >= 0 or fed == 1
+        unfinished = [w for w in prefills if w.count < len(self.left[w.turn])]
+        assert unfinished in ([], prefills[-1:])
+        for item in unfinished:
+            assert cost(item.start, item.count + 1) - cost(item.start, item.count) > room
+        unserved = [left[0] for turn, left in self.left.items() if turn not in {w.turn for w in prefills}]
+        assert not unserved or unfinished or any(cost(start, 1) > room for start in unserved)
+
     @precondition(lambda self: self.turns)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
@@ -107,6 +140,8 @@ class SchedulerAgainstSets(RuleBasedStateMachine):
 
     def cancel(self, turn: int) -> None:
         self.scheduler.finish(turn)
+        if self.queue[:1] == [turn]:
+            self.overtaken = 0
         self.queue = [t for t in self.queue if t != turn]
         self.admitted.discard(turn)
         self.decoding.discard(turn)
@@ -194,27 +229,66 @@ def test_a_prefill_beside_decoding_turns_is_small() -> None:
     assert scheduler.step() == [Work(0, 0, 1, decode=True), Work(1, 10, 8, decode=False)]
 
 
-def test_rows_count_from_admission_on() -> None:
-    scheduler = Scheduler(LIMITS)
-    for turn in range(5):
-        scheduler.submit(turn)
-    assert [scheduler.admit() for _ in range(4)] == [0, 1, 2, None]
-    scheduler.finish(1)  # before it started
-    assert scheduler.admit() == 3
-    assert scheduler.step() == []
-
-
-def test_a_full_queue_says_when_to_come_back_and_later_if_it_is_longer() -> None:
-    asked = []
-    for queue in (1, 5, 1000):
-        scheduler = Scheduler(Limits(rows=3, queue=queue))
-        for turn in range(queue):
+def test_a_chunk_behind_a_long_prefix_is_smaller_as_attention_makes_it_dearer() -> None:
+    limits = Limits()
+    counts = {}
+    for start in (0, 1024, 4096, 100_000):
+        scheduler = Scheduler(limits)
+        for turn, (begin, end) in enumerate([(0, 1), (start, start + 500)]):
             scheduler.submit(turn)
-        with pytest.raises(Overloaded) as caught:
-            scheduler.submit(queue)
-        assert caught.value.status == 503
-        asked.append(caught.value.retry_after)
-    assert 1 <= asked[0] < asked[1] < asked[2] <= 30
+            scheduler.admit()
+            scheduler.start(turn, begin, end)
+            if not turn:
+                scheduler.fed(scheduler.step())
+        counts[start] = scheduler.step()[1].count
+    assert counts[0] == limits.chunk
+    assert counts[0] > counts[1024] > counts[4096] > counts[100_000] >= 1
+    assert limits.chunk // 3 <= counts[4096] <= limits.chunk // 2
+
+
+def test_a_token_that_is_dearer_than_the_budget_is_fed_alone() -> None:
+    scheduler = Scheduler(Limits(chunk=1, reach=1))
+    for turn, (start, end) in enumerate([(0, 1), (50, 52), (50, 52)]):
+        scheduler.submit(turn)
+        scheduler.admit()
+        scheduler.start(turn, start, end)
+        if not turn:
+            scheduler.fed(scheduler.step())
+    assert scheduler.step() == [Work(0, 0, 1, decode=True), Work(1, 50, 1, decode=False)]
+
+
+@given(prefixes=st.lists(st.integers(0, 6000), min_size=2, max_size=4), decoding=st.integers(1, 3), data=st.data())
+@settings(max_examples=40)
+def test_over_any_stretch_decoding_turns_get_the_same_and_prefills_get_equal_shares(
+    prefixes: list[int], decoding: int, data: st.DataObject
+) -> None:
+    """Turns that decode get a token in each step. Prefills get as many chunks, to one, and as much computed, to half:
+    whatever stands before their tokens."""
+    limits = Limits()
+    scheduler = Scheduler(limits)
+    for turn in range(decoding + len(prefixes)):
+        scheduler.submit(turn)
+        scheduler.admit()
+    for turn in range(decoding):
+        scheduler.start(turn, 0, 1)
+    scheduler.fed(scheduler.step())
+    for turn, prefix in enumerate(prefixes, decoding):
+        scheduler.start(turn, prefix, prefix + 10_000)
+    steps = []
+    for _ in range(60):
+        steps.append(scheduler.step())
+        scheduler.fed(steps[-1])
+    begin = data.draw(st.integers(0, 30))
+    stretch = steps[begin : begin + data.draw(st.integers(1, 30))]
+    costs: dict[int, list[int]] = {turn: [] for turn in range(decoding, decoding + len(prefixes))}
+    for work in stretch:
+        assert [w.turn for w in work if w.decode] == list(range(decoding))
+        for item in work[decoding:]:
+            costs[item.turn].append(limits.cost(item.start, item.count))
+    chunks = sorted(map(len, costs.values()))
+    assert chunks[-1] - chunks[0] <= 1
+    if chunks[0] == chunks[-1]:
+        assert max(map(sum, costs.values())) <= 1.5 * min(map(sum, costs.values()))
 
 
 def test_what_was_cancelled_or_began_again_during_a_step_is_not_counted_as_fed() -> None:
