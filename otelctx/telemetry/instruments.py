@@ -27,6 +27,7 @@ __all__ = [
     "observe_kv",
     "observe_pressure",
     "observe_sessions",
+    "observe_upstreams",
     "tracer",
 ]
 
@@ -131,6 +132,8 @@ class Instruments:
         self.session_lookups: Counter = by_name[semconv.SESSION_LOOKUPS]
         self.late: Counter = by_name[semconv.EVENTS_LATE]
         self.telemetry_dropped: Counter = by_name[semconv.TELEMETRY_DROPPED]
+        self.gateway_retries: Counter = by_name[semconv.GATEWAY_RETRIES]
+        self.gateway_ejections: Counter = by_name[semconv.GATEWAY_EJECTIONS]
 
     def event_counter(self, name: str) -> Counter:
         """The counter of event ``name``. Raises ``KeyError`` for a name that is not in ``semconv.EVENTS``."""
@@ -143,6 +146,7 @@ _arenas: dict[object, Callable[[], Mapping[str, int]]] = {}
 _kv: dict[object, Callable[[], Mapping[str, int]]] = {}
 _pressures: dict[object, Callable[[], tuple[int, Mapping[Any, float]]]] = {}
 _sessions: dict[object, Callable[[], int]] = {}
+_upstreams: dict[object, Callable[[], Iterable[tuple[Mapping[str, Any], int, int]]]] = {}
 
 
 def _observe(registry: dict[object, Any], callback: object) -> Callable[[], None]:
@@ -193,6 +197,23 @@ def _read_states(
     return read
 
 
+def observe_upstreams(callback: Callable[[], Iterable[tuple[Mapping[str, Any], int, int]]]) -> Callable[[], None]:
+    """Report a gateway's upstreams: ``callback() -> (attributes, running requests, 1 if up else 0)`` of each.
+
+    Returns a function that ends it.
+    """
+    return _observe(_upstreams, callback)
+
+
+def _read_upstreams(column: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def read(options: CallbackOptions) -> Iterable[Observation]:
+        for callback in list(_upstreams.values()):
+            for attributes, *values in callback():
+                yield Observation(values[column], dict(attributes), context=Context())
+
+    return read
+
+
 def _read_level(options: CallbackOptions) -> Iterable[Observation]:
     if _pressures:
         yield Observation(max(callback()[0] for callback in list(_pressures.values())), context=Context())
@@ -223,6 +244,8 @@ def _make(meter: Meter) -> Instruments:
         semconv.PRESSURE_LEVEL: _read_level,
         semconv.PRESSURE_RATIO: _read_signals,
         semconv.SESSIONS: _read_sessions,
+        semconv.GATEWAY_ACTIVE: _read_upstreams(0),
+        semconv.GATEWAY_UP: _read_upstreams(1),
     }
     made: dict[str, Any] = {}
     for name, m in METRICS.items():
