@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otelctx.inference.detokenize import Detokenizer
-from otelctx.inference.guard import Prompt
 from otelctx.inference.overflow import Fits, Mode, Reject, Truncate, plan
+from otelctx.inference.prompt import Prompt, system_of
+from otelctx.inference.rerender import text_limit
+from otelctx.inference.turn import TurnRequest
 from otelctx.sessions.record import SessionRecord
 from otelctx.sessions.window import TokenWindow, Tx
 
-__all__ = ["Placed", "kept_ids", "place", "place_alone"]
+__all__ = ["Placed", "kept_ids", "place", "place_alone", "remember", "shown_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +34,20 @@ class Placed:
 
 
 def place_alone(prompt: Prompt, window: int, max_tokens: int | None, mode: Mode = "reject") -> Placed:
-    """A turn without a session: its prompt is all there is. Unless ``mode`` is ``reject`` its older exchanges may go,
-    else there is nothing to be had, and the answer gets what room there is. Raises ``TokenLimitExceeded``."""
-    older = [] if mode == "reject" else [len(exchange) for exchange in prompt.exchanges[:-1]]
-    head = len(prompt.head)
-    new = len(prompt.ids) - head - sum(older)
-    verdict = plan(window=window, pinned=head, turns=older, new=new, max_tokens=max_tokens, mode=mode)
+    """A turn without a session: its prompt is all there is, and what had to go from it has gone. Raises
+    ``TokenLimitExceeded``."""
+    return Placed(np.asarray(prompt.ids, np.int32), _as_it_is(prompt, window, max_tokens, mode))
+
+
+def _as_it_is(prompt: Prompt, window: int, max_tokens: int | None, mode: Mode) -> Fits | Truncate:
+    """The verdict on a prompt of which no more can go."""
+    head, total = len(prompt.head), len(prompt.ids)
+    verdict = plan(window=window, pinned=head, turns=(), new=total - head, max_tokens=max_tokens, mode=mode)
     if isinstance(verdict, Reject):
         raise verdict.error()
-    skip = verdict.turns if isinstance(verdict, Truncate) else 0
-    ids = [*prompt.head, *(token for exchange in prompt.exchanges[skip:] for token in exchange), *prompt.open]
-    return Placed(np.asarray(ids, np.int32), verdict)
+    if not prompt.cut:
+        return verdict
+    return Truncate(prompt.cut, prompt.dropped, total + prompt.dropped, total, window, verdict.output)
 
 
 def place(record: SessionRecord, prompt: Prompt, max_tokens: int | None, mode: Mode) -> Placed:
@@ -53,6 +58,8 @@ def place(record: SessionRecord, prompt: Prompt, max_tokens: int | None, mode: M
     window = record.window
     tx = window.begin()
     try:
+        if prompt.messages is not None:
+            return _rewrite(window, tx, prompt, max_tokens, mode)
         return _place(record, window, tx, prompt, max_tokens, mode)
     except BaseException:
         window.rollback(tx)
@@ -80,6 +87,16 @@ def _place(
         raise verdict.error()
     before, drops = window.kept, verdict.turns if isinstance(verdict, Truncate) else 0
     evicted = _append(window, tx, prompt, owed, min(drops, len(old)), max(0, drops - len(old)))
+    return Placed(window.tokens(), verdict, tx, before, evicted)
+
+
+def _rewrite(window: TokenWindow, tx: Tx, prompt: Prompt, max_tokens: int | None, mode: Mode) -> Placed:
+    """The window becomes ``prompt``, which is the session's conversation rendered anew."""
+    verdict = _as_it_is(prompt, window.limit, max_tokens, mode)
+    before = window.kept
+    # Exchanges that came with this request and were dropped at once never were in the window.
+    evicted = min(before, prompt.dropped)
+    window.replace(tx, prompt.ids, evicted=evicted, pinned=len(prompt.head))
     return Placed(window.tokens(), verdict, tx, before, evicted)
 
 
@@ -113,3 +130,23 @@ def kept_ids(detokenizer: Detokenizer, encode: Callable[[str], list[int]], ids: 
         if not stream.pending:
             whole, at = count, length
     return [*ids[:whole], *encode("".join(parts)[at:shown])]
+
+
+def shown_text(detokenizer: Detokenizer, ids: Sequence[int], shown: int) -> str:
+    """The first ``shown`` characters of the text of ``ids``: what the client has seen of an answer."""
+    return detokenizer.text(ids)[:shown]
+
+
+def remember(
+    record: SessionRecord, request: TurnRequest, prompt: Prompt, closing: tuple[int, ...], answer: str
+) -> None:
+    """What a committed turn leaves beside the window. ``closing`` are the ids that close an answer and are fed first in
+    the next turn; ``answer`` is its text, wanted only where ``prompt`` is a whole conversation."""
+    if record.turns == 0:
+        record.system = system_of(request.messages)
+    record.turns += 1
+    record.pending = closing
+    if prompt.messages is not None:
+        # An answer may go on for ever. One that is cut here is longer than the window, and leaves with the next turn.
+        answer = answer[-text_limit(record.window.limit) :]
+        record.messages = (*prompt.messages, ("assistant", answer))

@@ -2,49 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, get_args
+
 from otelctx.errors import InvalidRequest
-from otelctx.inference.guard import Guard, Prompt
+from otelctx.inference.guard import Guard
 from otelctx.inference.overflow import Mode
-from otelctx.inference.turn import Message, TurnRequest
+from otelctx.inference.prompt import Prompt
+from otelctx.inference.turn import Message, TurnRequest, messages_of
 from otelctx.sessions.record import SessionRecord
 
 __all__ = ["Prompter"]
 
+_MODES: Final = get_args(Mode)
+
 
 class Prompter:
-    """Tokenises what is new in a request. ``mode`` is what sessions do when their window is full."""
+    """Tokenises what is new in a request. ``mode`` is what sessions do when their window is full; ``vocab`` is the
+    number of token ids that the model knows, ``None`` if that is not to be checked here."""
 
-    def __init__(self, guard: Guard, mode: Mode) -> None:
+    def __init__(self, guard: Guard, mode: Mode, vocab: int | None = None) -> None:
         self._guard = guard
-        self._mode = mode
+        self._mode: Mode = mode
+        self._vocab = vocab
 
-    def check(self, request: TurnRequest) -> None:
-        """What can be told before the session is there. Raises ``InvalidRequest`` and ``TokenLimitExceeded``."""
+    def check(self, request: TurnRequest) -> TurnRequest:
+        """``request`` with its messages checked: what can be told before the session is there. Raises
+        ``InvalidRequest`` and ``TokenLimitExceeded``."""
         if "" in request.stop:
             raise InvalidRequest("a stop string is not empty", code="invalid_value", param="stop")
-        if request.session is None:
-            return
-        if not self._guard.tokenizer.concatenative:
+        if request.when_full is not None and request.when_full not in _MODES:
             raise InvalidRequest(
-                "this model's chat template depends on the whole conversation: send all of it, without a session",
-                code="session_unsupported",
-                param="session",
+                f"when_full must be one of {', '.join(_MODES)}, not {str(request.when_full)[:64]!r}",
+                code="invalid_value",
+                param="when_full",
             )
-        self._guard.refuse_by_bytes(request.messages, request.max_tokens, self._mode)
+        if request.prompt is not None:
+            return self._raw(request)
+        request = replace(request, messages=messages_of(request.messages))
+        if request.session is not None:
+            self._guard.refuse_by_bytes(request.messages, request.max_tokens, request.mode(self._mode))
+        return request
 
     async def prompt(self, request: TurnRequest, record: SessionRecord | None) -> Prompt:
         """The ids by their parts; ``record`` is the leased session, if there is one. Raises ``InvalidRequest`` and
         ``TokenLimitExceeded``."""
+        mode = request.mode(self._mode)
+        if request.prompt is not None:
+            if isinstance(request.prompt, str):
+                return await self._guard.araw(request.prompt, request.max_tokens)
+            return self._guard.ids(request.prompt, request.max_tokens)
         if record is None:
-            return await self._guard.aprompt(request.messages, request.max_tokens)
+            return await self._guard.afitted(request.messages, request.max_tokens, mode)
         first = record.turns == 0
+        messages = request.messages if first else _without_head(request.messages, record.system)
+        if not self._guard.tokenizer.concatenative:
+            return await self._guard.arerendered(record.messages, messages, request.max_tokens, mode)
         return await self._guard.aprompt(
-            request.messages if first else _without_head(request.messages, record.system),
-            request.max_tokens,
-            mode=self._mode,
-            first=first,
-            pinned=record.window.pinned,
+            messages, request.max_tokens, mode=mode, first=first, pinned=record.window.pinned
         )
+
+    def _raw(self, request: TurnRequest) -> TurnRequest:
+        if request.session is not None:
+            raise InvalidRequest(
+                "a session continues a conversation: send messages, or the prompt without a session",
+                code="session_unsupported",
+                param="session",
+            )
+        if not request.prompt:
+            raise InvalidRequest("prompt must not be empty", code="empty_string", param="prompt")
+        if not isinstance(request.prompt, str):
+            self._in_range(request.prompt)
+        return request
+
+    def _in_range(self, ids: Sequence[int]) -> None:
+        most = 2**31 - 1 if self._vocab is None else self._vocab - 1
+        for index, token in enumerate(ids):
+            if type(token) is not int or not 0 <= token <= most:
+                raise InvalidRequest(
+                    f"prompt[{index}] must be a token id from 0 to {most}, not {str(token)[:64]}",
+                    code="value_out_of_range",
+                    param=f"prompt[{index}]",
+                )
 
 
 def _without_head(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:

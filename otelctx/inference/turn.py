@@ -22,6 +22,7 @@ __all__ = [
     "TurnResult",
     "Usage",
     "check_max_tokens",
+    "check_text",
     "messages_of",
 ]
 
@@ -92,7 +93,8 @@ class TurnResult:
     """How a turn ended.
 
     ``limit`` says which limit ended the answer, if one did; ``cut`` what it was cut inside of; ``window`` is the
-    window after the turn; ``time_to_first_token`` is in seconds from admission, ``None`` without a token.
+    window after the turn; ``time_to_first_token`` is in seconds from admission, ``None`` without a token; ``degraded``
+    is what pressure changed about it: ``max_tokens``, if the answer was given less room than was asked for.
     """
 
     finish_reason: FinishReason
@@ -103,6 +105,7 @@ class TurnResult:
     window: Window | None = None
     time_to_first_token: float | None = None
     session: str | None = None
+    degraded: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +145,21 @@ def _message(value: Message | Mapping[str, Any], at: str) -> Message:
         )
     if not isinstance(content, str):
         raise InvalidRequest(f"{at}.content must be a string", code="invalid_type", param=f"{at}.content")
-    if not content.isascii():
+    check_text(content, f"{at}.content")
+    return Message(known, content, given.get("name"))
+
+
+def check_text(text: str, at: str) -> None:
+    """Raise :class:`~otelctx.errors.InvalidRequest` for a lone surrogate in ``text``, which is what stands ``at``."""
+    if not text.isascii():
         try:
-            content.encode()
+            text.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(
-                f"{at}.content has a lone surrogate (half a character) at position {error.start}",
+                f"{at} has a lone surrogate (half a character) at position {error.start}",
                 code="invalid_unicode",
-                param=f"{at}.content",
+                param=at,
             ) from None
-    return Message(known, content, given.get("name"))
 
 
 def check_max_tokens(value: int | None) -> None:
