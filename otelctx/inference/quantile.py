@@ -9,7 +9,7 @@ from typing import Final
 __all__ = ["Tail"]
 
 # From 1/64 to 64 in steps of 4.4 %.
-_GRID: Final = tuple(2.0 ** (n / 16) for n in range(-96, 97))
+_GRID: Final[tuple[float, ...]] = tuple(2.0 ** (n / 16) for n in range(-96, 97))
 
 
 class Tail:

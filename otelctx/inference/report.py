@@ -16,6 +16,7 @@ from otelctx.context.state import Window
 from otelctx.errors import OtelctxError, TokenLimitExceeded
 from otelctx.inference.content import cut_inside, messages_json
 from otelctx.inference.job import Admission, Ended
+from otelctx.inference.ladder import Applied, Ladder
 from otelctx.inference.overflow import Mode, Truncate
 from otelctx.inference.reuse import Miss
 from otelctx.inference.tracing import TurnTrace, outcome_of
@@ -58,16 +59,21 @@ class TurnReport:
         mode: Mode,
         scope: Scope | None,
         times: Times,
+        ladder: Ladder | None = None,
         capture_content: bool = False,
     ) -> None:
         """``window`` in tokens; ``mode`` is what happens when it is full; ``scope`` is the caller's.
-        ``capture_content`` puts messages and answer on the span.
+        ``ladder`` says under which pressure, and is told of first tokens. ``capture_content`` puts messages and answer
+        on the span.
         """
         self.times = times
         self.window = Window(0, window)
         self._request = request
         self._scope = scope
         self._mode = mode
+        self._ladder = ladder
+        self._since = times.started
+        self._capped: Applied | None = None
         self._trace = TurnTrace(model, times.ns(times.started), session=request.session, attributes=_asked(request))
         self._trace.enter("queue", times.ns(times.started))
         self._record: SessionRecord | None = None
@@ -86,6 +92,8 @@ class TurnReport:
         """The turn has its session; nobody else changes it now."""
         self._record = record
         self._turn = record.turns + 1
+        # A session's turns wait for each other: how long that takes is the client's doing and no pressure.
+        self._since = self.times.now()
 
     def neutralised(self, count: int) -> None:
         """``count`` special tokens that messages spelled out were made text."""
@@ -96,10 +104,13 @@ class TurnReport:
         """``version`` is what to report for a turn without a session, whose window has none."""
         verdict, record = admission.verdict, self._record
         self._prompt, self._evicted = verdict.prompt, admission.evicted
+        if self._ladder is not None:
+            self._ladder.waits(self, self._since)
+        self._cap(verdict.output)
         if isinstance(verdict, Truncate):
             self._truncated(verdict, admission)
         generation, version = (0, version) if record is None else (record.generation, admission.version)
-        self._show(Window(self._prompt, self.window.limit, admission.total_evicted, 0, generation, version))
+        self._show(Window(self._prompt, self.window.limit, admission.total_evicted, self._level, generation, version))
 
     def started(self, at: float, row: int, reused: int, miss: Miss | None) -> None:
         self._reused, self._started = reused, True
@@ -114,6 +125,8 @@ class TurnReport:
 
     def first_token(self, at: float) -> None:
         self._first = at
+        if self._ladder is not None:
+            self._ladder.first_token(self, at)
         self._trace.enter("decode", self.times.ns(at))
 
     def text(self, text: str) -> None:
@@ -124,7 +137,7 @@ class TurnReport:
         before = self.window
         self._last = ended.at
         evicted = before.evicted + ended.evicted
-        self.window = Window(ended.used, before.limit, evicted, 0, before.generation, before.version + 1)
+        self.window = Window(ended.used, before.limit, evicted, self._level, before.generation, before.version + 1)
         if ended.evicted:
             self._slid(ended)
         if ended.limit == "context":
@@ -138,10 +151,31 @@ class TurnReport:
             window=self.window,
             time_to_first_token=None if self._first is None else self._first - self.times.started,
             session=self._request.session,
+            degraded=None if self._capped is None else self._capped.action,
         )
 
     def usage(self, sampled: int = 0) -> Usage:
         return Usage(self._prompt, sampled, self._reused, self._dropped)
+
+    # what pressure did to it
+
+    def degraded(self, applied: Applied) -> None:
+        self._trace.event(semconv.EVENT_DEGRADATION, applied.attributes())
+
+    def capped(self, applied: Applied) -> None:
+        self._capped = applied
+
+    def _cap(self, output: int) -> None:
+        """``output`` tokens may follow: where the window has less room than the cap, that is what limits it."""
+        applied = self._capped
+        if applied is not None and applied.cap is not None and output >= applied.cap:
+            self.degraded(applied)
+        else:
+            self._capped = None
+
+    @property
+    def _level(self) -> int:
+        return 0 if self._ladder is None else self._ladder.level
 
     # the one outcome
 
@@ -188,6 +222,10 @@ class TurnReport:
         extra: Mapping[str, AttributeValue] | None = None,
     ) -> None:
         attributes: dict[str, AttributeValue] = {semconv.GEN_AI_FINISH_REASONS: [finish], **(extra or {})}
+        if self._ladder is not None:
+            self._ladder.left(self)
+            if self._ladder.level:
+                attributes[semconv.PRESSURE_LEVEL] = self._ladder.level
         if self._prompt:
             attributes |= self._spent(sampled)
         if sampled:

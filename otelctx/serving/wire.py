@@ -66,8 +66,9 @@ def extension(result: TurnResult, ack: str | None) -> Json:
     """The ``otelctx`` object of an answer: what OpenAI's API has no words for. All counts are tokens.
 
     ``dropped``: removed from the prompt to make it fit; ``reused``: not computed again; ``limit``: which limit ended
-    the answer; ``cut``: the structure that this cut; ``ack``: what the caller's context learns at the answer's end, as
-    the value of an ``otelctx-ack`` header.
+    the answer; ``cut``: the structure that this cut; ``degraded``: ``max_tokens`` if pressure left less room for the
+    answer than was asked for; ``ack``: what the caller's context learns at the answer's end, as the value of an
+    ``otelctx-ack`` header.
     """
     return {
         "session": result.session,
@@ -76,6 +77,7 @@ def extension(result: TurnResult, ack: str | None) -> Json:
         "reused": result.usage.cached_tokens,
         "limit": result.limit,
         "cut": result.cut,
+        "degraded": result.degraded,
         "ack": ack,
     }
 

@@ -49,7 +49,8 @@ async def test_an_answer_in_one_piece(direct: Any) -> None:
     }
     window = {"used": 6, "limit": 64, "evicted": 0, "level": 0, "generation": 0, "version": 1}
     assert body["otelctx"] == {
-        "session": None, "window": window, "dropped": 0, "reused": 0, "limit": None, "cut": None, "ack": None
+        "session": None, "window": window, "dropped": 0, "reused": 0, "limit": None, "cut": None, "degraded": None,
+        "ack": None,
     }  # fmt: skip
 
 

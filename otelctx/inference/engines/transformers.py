@@ -8,7 +8,6 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,9 +22,12 @@ from otelctx.inference.facts import eos_ids as eos_ids_of
 from otelctx.inference.facts import positions
 from otelctx.inference.guard import Guard
 from otelctx.inference.job import Job
+from otelctx.inference.ladder import Ladder
 from otelctx.inference.overflow import Mode
+from otelctx.inference.pressure import Limits as PressureLimits
 from otelctx.inference.prompting import Prompter
 from otelctx.inference.report import Times, TurnReport
+from otelctx.inference.reserved import memory_share, reserved_tokens
 from otelctx.inference.runner import Runner
 from otelctx.inference.running import RunningTurn
 from otelctx.inference.sampling import Params, RowState
@@ -34,16 +36,16 @@ from otelctx.inference.stopping import StopMatcher
 from otelctx.inference.thread import EngineThread
 from otelctx.inference.tokenizer import ChatTokenizer, SpecialTokens
 from otelctx.inference.turn import Chunk, Message, TurnRequest, messages_of
-from otelctx.semconv import EVENT_SESSION_EXPIRED, REASON
+from otelctx.semconv import ACTION, EVENT_SESSION_EXPIRED, REASON
 from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.store import Lease, SessionStore
 from otelctx.sessions.store import Limits as StoreLimits
 from otelctx.telemetry import events
-from otelctx.telemetry.instruments import instruments, observe_arena, observe_sessions
+from otelctx.telemetry.instruments import instruments, observe_arena, observe_kv, observe_pressure, observe_sessions
 
 __all__ = ["TransformersEngine"]
 
-_MODES: Final = ("turns", "reject")
+_MODES: Final = ("turns", "slide", "reject")
 _SWEEP: Final = 5.0  # seconds
 _WINDOWS: Final = 1024
 
@@ -57,6 +59,8 @@ class TransformersEngine:
     - ``queue``: turns that may wait for a row; ``sessions``: how many are kept; ``pages``: memory for all of them in
       pages of 64 tokens, by default 1024 windows.
     - ``special_tokens``: see :class:`~otelctx.inference.tokenizer.ChatTokenizer`.
+    - ``pressure``: the target for the time to first token, and the thresholds at which requests are capped, refused and
+      shed; see :mod:`otelctx.inference.pressure`.
     - ``capture_content`` puts messages and answers on spans; ``clock`` gives monotonic seconds.
 
     The model belongs to the engine until :meth:`close`. Raises :class:`~otelctx.errors.ConfigError` for a model that
@@ -78,6 +82,7 @@ class TransformersEngine:
         sessions: int = 10_000,
         pages: int | None = None,
         special_tokens: SpecialTokens = "neutralise",
+        pressure: PressureLimits | None = None,
         capture_content: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,7 +93,6 @@ class TransformersEngine:
         self._mode: Mode = when_full
         self._model_max = model_max or positions(model) or window
         self._chat = ChatTokenizer(tokenizer, special_tokens=special_tokens)
-        self._prompter = Prompter(Guard(self._chat, window=window), when_full)
         self._detokenizer = Detokenizer(tokenizer)
         self._arena = Arena(pages if pages is not None else _WINDOWS * (pages_for(window) + 1))
         self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
@@ -97,9 +101,17 @@ class TransformersEngine:
         self._eos = frozenset(eos_ids if eos_ids is not None else eos_ids_of(model, tokenizer))
         self._limits = Limits(rows=rows, queue=queue)
         self._runner = Runner(model, rows=rows, window=window)
+        self._prompter = Prompter(Guard(self._chat, window=window), when_full, self._runner.vocab)
         self._thread: EngineThread | None = None
         self._core: Core | None = None
         self._turns: dict[RunningTurn, Job] = {}
+        self._ladder = Ladder(
+            pressure if pressure is not None else PressureLimits(),
+            clock,
+            window=window,
+            memory=self._memory,
+            drop_idle=self._drop_idle,
+        )
         self._numbers = itertools.count(1)
         self._versions = itertools.count(1)
         self._sweeper: asyncio.Task[None] | None = None
@@ -161,7 +173,12 @@ class TransformersEngine:
         )
         self._thread = thread
         thread.start(self._core)
-        self._unobserve = [observe_arena(self._pages), observe_sessions(lambda: self._store.sessions)]
+        self._unobserve = [
+            observe_arena(self._pages),
+            observe_sessions(lambda: self._store.sessions),
+            observe_kv(self._kv_bytes),
+            observe_pressure(lambda: (self._ladder.level, self._ladder.signals())),
+        ]
         # In a context of its own: the first request may be what starts it.
         self._sweeper = loop.create_task(self._sweep(), context=contextvars.Context())
 
@@ -189,13 +206,15 @@ class TransformersEngine:
             request,
             model=self._name,
             window=self._window,
-            mode=self._mode if request.session is not None else "reject",
+            mode=request.mode(self._mode),
             scope=current_scope(),
             times=Times(self._clock),
+            ladder=self._ladder,
             capture_content=self._capture_content,
         )
         try:
             self._running()
+            self._ladder.arrived(request, report)
             return await self._admit(request, report)
         except BaseException as error:
             report.refused(error)
@@ -212,6 +231,7 @@ class TransformersEngine:
         stop: Iterable[str] = (),
         priority: int = 0,
         deadline: float | None = None,
+        when_full: Mode | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         request = TurnRequest(
             messages=messages_of(messages),
@@ -223,6 +243,7 @@ class TransformersEngine:
             stream=True,
             priority=priority,
             deadline=deadline,
+            when_full=when_full,
         )
         async with aclosing(await self.admit(request)) as chunks:
             async for chunk in chunks:
@@ -252,8 +273,7 @@ class TransformersEngine:
     # how a turn is admitted
 
     async def _admit(self, request: TurnRequest, report: TurnReport) -> RunningTurn:
-        request = replace(request, messages=messages_of(request.messages))
-        self._prompter.check(request)
+        request = self._prompter.check(request)
         if request.session is None:
             return await self._place(request, report, None)
         lease = await self._store.lease(request.session, request.owner)
@@ -269,6 +289,7 @@ class TransformersEngine:
             report.leased(record)
         prompt = await self._prompter.prompt(request, record)
         report.neutralised(prompt.neutralised)
+        request = self._ladder.prompted(request, lambda: len(prompt.ids), report)
         thread, core = self._running()
         turn = RunningTurn(report, lease, version=partial(next, self._versions), settle=self._settle)
         job = Job(
@@ -301,11 +322,36 @@ class TransformersEngine:
     def _pages(self) -> dict[str, int]:
         return {"used": self._arena.used_pages, "free": self._arena.free_pages}
 
+    def _memory(self) -> float:
+        rows, pages = self._runner.rows, self._arena.pages
+        return memory_share(self._turns.values(), rows=rows, window=self._window, pages=pages)
+
+    def _kv_bytes(self) -> dict[str, int]:
+        kv, jobs = self._runner.kv, self._turns.values()
+        core = self._core
+        tokens = {
+            "predicted": core.reserved_tokens if core is not None else 0,
+            "reserved": reserved_tokens(jobs, self._window),
+            "actual": sum(kv.lengths),
+            "budget": kv.rows * kv.length,
+        }
+        return {state: count * kv.bytes_per_token for state, count in tokens.items()}
+
+    def _drop_idle(self) -> None:
+        if self._thread is not None and self._core is not None:
+            self._thread.command(partial(self._core.drop_idle, _dropped))
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
+            self._ladder.tick()
             for record in self._store.sweep():
                 events.emit(EVENT_SESSION_EXPIRED, {REASON: record.ended or "idle"}, context=Context())
+
+
+def _dropped(tokens: int) -> None:
+    if tokens:
+        instruments().kv_tokens.add(tokens, {ACTION: "dropped"})
 
 
 def _looked_up(result: str) -> None:
