@@ -26,6 +26,7 @@ class WhenFull(StrEnum):
     """What happens when a session's window is full."""
 
     turns = "turns"
+    slide = "slide"
     reject = "reject"
 
 

@@ -48,7 +48,7 @@ def _engine(options: Options, settings: Settings) -> TransformersEngine:
         loaded.model,
         loaded.tokenizer,
         window=options.window,
-        when_full=cast("Literal['turns', 'reject']", options.when_full),
+        when_full=cast("Literal['turns', 'slide', 'reject']", options.when_full),
         rows=options.rows,
         name=options.name or loaded.name,
         model_max=loaded.model_max,

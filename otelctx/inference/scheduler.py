@@ -33,7 +33,8 @@ class Limits:
 
     ``chunk`` is what a step may spend on prompts while others decode, in tokens at the beginning of a prompt: attention
     goes over all that stands before a token, so that behind ``reach`` tokens it costs twice as much as there, and
-    behind ``n`` tokens ``1 + n / reach`` times. ``idle_chunk`` is in tokens wherever they stand, since then nobody waits.
+    behind ``n`` tokens ``1 + n / reach`` times. ``idle_chunk`` is in tokens wherever they stand, since then nobody
+    waits.
     """
 
     rows: int = 8

@@ -53,8 +53,9 @@ _WINDOWS: Final = 1024
 class TransformersEngine:
     """Serves ``model`` with ``rows`` turns at once, each in a window of ``window`` tokens.
 
-    - ``when_full``: what a session does when a turn does not fit. ``turns`` drops its oldest exchanges whole,
-      ``reject`` refuses the turn. A turn without a session that does not fit is always refused.
+    - ``when_full``: what a session does when a turn does not fit. ``turns`` drops its oldest exchanges whole, ``slide``
+      also makes room for an answer while it grows, so that only ``max_tokens``, a stop or a deadline ends it, and
+      ``reject`` refuses the turn. A request may ask for another way; one without a session is refused unless it does.
     - ``name`` defaults to the model's class, ``model_max`` and ``eos_ids`` to what its configuration says.
     - ``queue``: turns that may wait for a row; ``sessions``: how many are kept; ``pages``: memory for all of them in
       pages of 64 tokens, by default 1024 windows.
