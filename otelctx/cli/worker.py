@@ -24,6 +24,9 @@ from otelctx.settings import Settings
 
 __all__ = ["work"]
 
+# Seconds that an idle connection stays open. Longer than clients keep theirs (5 to 60), so that the client ends it: a
+# request that meets a server's end on its way is lost, and a POST must not be sent again unasked.
+_KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 2.5  # seconds that telemetry gets to leave; the process ends within 5 in any case
 
 
@@ -68,6 +71,7 @@ def _config(options: Options, engine: TransformersEngine) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         lifespan="on",
+        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.drain)),
         server_header=False,
         ws="none",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from otelctx.cli import worker
 from otelctx.cli.options import Options
+from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.settings import CaptureContent, Settings
 
 
@@ -26,3 +27,11 @@ def test_content_goes_onto_spans_only_where_the_standard_variable_asks(
     options = Options("tiny", "127.0.0.1", 0, 64, 1, "turns", None, "worker", 0, 1.0)
     worker._engine(options, Settings(capture_content=asked))
     assert made["capture_content"] is captured
+
+
+def test_an_idle_connection_outlives_those_of_clients() -> None:
+    """httpx and OpenAI's client end one after 5 s, aiohttp after 15. If the server did it first, a request that is on its
+    way just then would be lost."""
+    options = Options("tiny", "127.0.0.1", 0, 64, 1, "turns", None, "worker", 0, 1.0)
+    engine = SimpleNamespace(name="tiny", window=64)
+    assert worker._config(options, cast("TransformersEngine", engine)).timeout_keep_alive >= 60
