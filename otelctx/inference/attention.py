@@ -4,6 +4,10 @@ Registered through transformers' ``AttentionInterface`` under :data:`NAME`. A fo
 rows one after another. Each row's stretch is a :class:`Seg`; a :class:`Step` says where its keys and values go and
 builds the masks. No transformers ``Cache`` takes part.
 
+One row at a time is best on CPUs: views without a copy, exact lengths. On devices where launching a kernel costs more
+than what it computes, all rows that decode are served at once, each with all columns up to the longest (*static* rows);
+the shapes are then the same from step to step. What lies right of a row's length is masked, and must be finite.
+
 transformers makes no mask for an attention function that it has no mask function for, so everything that a mask would
 say is derived here from the segments; a model that needs more than causality and a sliding window is refused.
 """
@@ -38,12 +42,27 @@ class Seg:
     kv: int
 
 
+# Columns that static rows have in common are a multiple of it, so that shapes change seldom.
+_STEP: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """Rows that feed one token each: ``tokens`` and ``rows``, int64 ``[n]``, are their places in the forward and among
+    the rows; ``mask``, bool ``[rows, 1, 1, columns]``, says what each may see."""
+
+    tokens: Tensor
+    rows: Tensor
+    mask: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One forward over several rows. ``keys`` and ``values``: ``[layers, rows, kv_heads, columns, head_dim]``.
 
-    ``rows`` and ``columns``: int64 ``[T]``, where each token's key and value are written. Masks live as long as the
-    step, because every layer of it needs the same few and the next step needs others.
+    ``rows`` and ``columns``: int64 ``[T]``, where each token's key and value are written. ``static``: decoding rows are
+    served at once. Masks live as long as the step, because every layer of it needs the same few and the next step needs
+    others.
     """
 
     keys: Tensor
@@ -51,7 +70,9 @@ class Step:
     segs: Sequence[Seg]
     rows: Tensor
     columns: Tensor
+    static: bool = False
     masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    decoding: dict[int | None, _Decoding] = field(default_factory=dict)
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Put ``key`` and ``value``, ``[1, kv_heads, T, head_dim]``, into their rows' columns."""
@@ -67,6 +88,41 @@ class Step:
                 mask.triu_(kv - q - window + 1)
             self.masks[q, kv, window] = mask
         return mask
+
+    def together(self, window: int | None) -> _Decoding | None:
+        """The rows to serve at once, if there are several; ``window`` as :func:`attention` has it."""
+        alone = [seg for seg in self.segs if seg.q == 1]
+        if not self.static or len(alone) < 2:
+            return None
+        found = self.decoding.get(window)
+        if found is None:
+            found = self.decoding[window] = self._decoding(alone, window)
+        return found
+
+    def _decoding(self, segs: Sequence[Seg], window: int | None) -> _Decoding:
+        device = self.keys.device
+        longest = max(seg.kv for seg in segs)
+        columns = torch.arange(min(self.keys.shape[3], -(-longest // _STEP) * _STEP), device=device)
+        # Rows outside the step see one column: a softmax over none is NaN.
+        ends = [1] * self.keys.shape[1]
+        for seg in segs:
+            ends[seg.row] = seg.kv
+        end = torch.tensor(ends, device=device)[:, None]
+        mask = columns < end
+        if window is not None:
+            mask &= columns >= end - window
+        rows = torch.tensor([seg.row for seg in segs], device=device)
+        return _Decoding(torch.tensor([seg.q0 for seg in segs], device=device), rows, mask[:, None, None])
+
+
+def _attend_together(step: Step, found: _Decoding, layer: int, query: Tensor, scale: float | None) -> Tensor:
+    """Attention of all decoding rows: ``[n, heads, head_dim]``."""
+    rows, columns = found.mask.shape[0], found.mask.shape[-1]
+    asked = query.new_zeros(rows, query.shape[1], 1, query.shape[3])
+    asked[found.rows, :, 0] = query[0, :, found.tokens].transpose(0, 1)
+    key, value = (kv[layer][:, :, :columns] for kv in (step.keys, step.values))
+    got = F.scaled_dot_product_attention(asked, key, value, attn_mask=found.mask, scale=scale, enable_gqa=True)
+    return got[found.rows, :, 0]
 
 
 def _attend(step: Step, seg: Seg, layer: int, query: Tensor, scale: float | None, window: int | None) -> Tensor:
@@ -123,7 +179,12 @@ def attention(
     if len(row_kv.segs) == 1:
         return _attend(row_kv, row_kv.segs[0], layer, query, scaling, sliding_window).transpose(1, 2), None
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
+    together = row_kv.together(sliding_window)
+    if together is not None:
+        out[0, together.tokens] = _attend_together(row_kv, together, layer, query, scaling)
     for seg in row_kv.segs:
+        if together is not None and seg.q == 1:
+            continue
         part = slice(seg.q0, seg.q0 + seg.q)
         out[:, part] = _attend(row_kv, seg, layer, query[:, :, part], scaling, sliding_window).transpose(1, 2)
     return out, None

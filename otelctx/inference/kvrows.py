@@ -40,8 +40,8 @@ class StepResult:
 class RowKV:
     """``rows`` rows of ``length`` columns for a model of this ``config``.
 
-    ``dtype`` is the model's; memory is ``bytes``, which CPUs commit only as columns are first used. Not thread-safe:
-    one thread owns it.
+    ``dtype`` is the model's; memory is ``bytes``, which CPUs commit only as columns are first used. ``static``: see
+    :mod:`otelctx.inference.attention`; by default on anything but a CPU. Not thread-safe: one thread owns it.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class RowKV:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        static: bool | None = None,
     ) -> None:
         if rows < 1 or length < 1:
             raise ValueError(f"rows and length must be at least 1, not {rows} and {length}")
@@ -65,8 +66,11 @@ class RowKV:
         self.lengths = [0] * rows
         self.bytes_per_token = 2 * text.num_hidden_layers * heads * width * dtype.itemsize
         self.bytes = self.bytes_per_token * rows * length
-        self._keys = torch.empty(shape, dtype=dtype, device=device)
-        self._values = torch.empty(shape, dtype=dtype, device=device)
+        self._static = torch.device(device).type != "cpu" if static is None else static
+        # Static rows are read beyond their length, behind a mask that NaN would come through.
+        make = torch.zeros if self._static else torch.empty
+        self._keys = make(shape, dtype=dtype, device=device)
+        self._values = make(shape, dtype=dtype, device=device)
         # Columns that were written since the row was last zeroed; a failed step may have gone past its length.
         self._written = [0] * rows
 
@@ -96,7 +100,7 @@ class RowKV:
             position_ids=positions[None],
             use_cache=False,
             logits_to_keep=last,
-            row_kv=Step(self._keys, self._values, segs, rows, positions),
+            row_kv=Step(self._keys, self._values, segs, rows, positions, self._static),
         )
         return self._settle(segs, output.logits[0].float())
 

@@ -29,13 +29,14 @@ class Runner:
     """Serves ``model`` from ``rows`` rows of ``window`` tokens each.
 
     The model is put into evaluation mode and its attention function is switched until :meth:`close`; until then its
-    own forward and ``generate`` don't work. After construction only one thread may use the runner.
+    own forward and ``generate`` don't work. ``static``: see :class:`RowKV`. After construction only one thread may use
+    the runner.
 
     Raises:
         ConfigError: the window is longer than the model's positions, or the load gate refused the model.
     """
 
-    def __init__(self, model: Any, *, rows: int, window: int) -> None:
+    def __init__(self, model: Any, *, rows: int, window: int, static: bool | None = None) -> None:
         limit = positions(model)
         if limit is not None and window > limit:
             raise ConfigError(f"window={window} is longer than the {limit} positions of {type(model).__name__}")
@@ -44,7 +45,7 @@ class Runner:
         self.model = model
         self.rows = rows
         self.window = window
-        self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device)
+        self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device, static=static)
         self.vocab = self.kv.vocab
         self._own = model.config._attn_implementation
         model.set_attn_implementation(NAME)

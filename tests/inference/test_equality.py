@@ -80,12 +80,13 @@ class Driver:
         self.held[row] = []
 
 
-@pytest.fixture
-def driver(tiny: Any, twin: Callable[[Any], Any]) -> Iterator[Driver]:
-    """Three rows of a tiny model; its twin, with the same weights, is the reference."""
+@pytest.fixture(params=[False, True], ids=["ragged", "static"])
+def driver(tiny: Any, twin: Callable[[Any], Any], request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """Three rows of a tiny model; its twin, with the same weights, is the reference. Decoding rows are served one by
+    one as on CPUs, and at once as on other devices."""
     generator = torch.Generator().manual_seed(5)
     prompts = [torch.randint(3, tiny.config.vocab_size, (5,), generator=generator).tolist() for _ in LENGTHS]
-    runner = Runner(twin(tiny), rows=3, window=128)
+    runner = Runner(twin(tiny), rows=3, window=128, static=request.param)
     yield Driver(runner, Reference(tiny, prompts, LENGTHS))
     runner.close()
 
