@@ -15,6 +15,7 @@ from otelctx.telemetry.instruments import (
     observe_kv,
     observe_pressure,
     observe_sessions,
+    observe_upstreams,
     tracer,
 )
 
@@ -23,6 +24,7 @@ def test_every_metric_of_the_table_exists_with_its_unit_and_bounds(seen: Any) ->
     made = instruments()
     ends = [observe_arena(lambda: {"used": 1}), observe_sessions(lambda: 2)]
     ends += [observe_kv(lambda: {"actual": 1}), observe_pressure(lambda: (1, {"memory": 0.8}))]
+    ends += [observe_upstreams(lambda: [({"server.address": "a", "server.port": 1}, 2, 1)])]
     made.active.bucket("GET", "http").add(1)
     for name, row in semconv.METRICS.items():
         if name in (semconv.FRAMES, semconv.FRAME_BYTES):
