@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit services backends proto bench clean
+.PHONY: help demo test check lint types contracts unit services backends proto bench gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +64,9 @@ proto: $(VENV)/bin/python ## generate the protobuf code anew
 
 bench: $(STAMP)-dev ## run one benchmark: make bench NAME=delta
 	$(BIN)/python -m benchmarks $(NAME)
+
+gpu: $(STAMP)-dev ## checks and benchmarks on a CUDA device, under eight minutes; JSON
+	$(BIN)/python scripts/gpu
 
 clean: ## remove the virtual environment and caches of the tree
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME [--quick] [--plot FILE]``: run one benchmark and print its JSON line.
+"""``python -m benchmarks NAME [--quick] [--device cuda] [--plot FILE]``: run one benchmark and print its JSON line.
 
 A module of this package is a benchmark if it has ``run(quick: bool) -> Report``. The exit status is 0 if every target
 was met, 1 if not, 2 for a command line that means nothing. What happens meanwhile is on standard error.
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare otelctx with its peers.")
     parser.add_argument("name", metavar="NAME", choices=known, help=f"one of: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="once and small: shows that it runs, measures nothing")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where models compute")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="also draw ratios and targets (needs matplotlib)")
     options = parser.parse_args(arguments)
     if options.plot is not None:
@@ -44,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             harness.check_plot()
         except harness.MissingPeer as missing:
             parser.error(str(missing))
+    if options.device != "cpu":
+        from benchmarks._model import run_on
+
+        run_on(options.device)
     report = cast(Benchmark, import_module(f"benchmarks.{options.name}")).run(options.quick)
     print(report.line())
     if options.plot is not None:

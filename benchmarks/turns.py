@@ -160,7 +160,7 @@ class _Turns:
     def _generate(self, conversation: list[dict[str, str]]) -> None:
         inputs = self._tokenizer.apply_chat_template(
             conversation, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        ).to(self._plain.device)
         with torch.inference_mode():
             self._plain.generate(**inputs, max_new_tokens=1, do_sample=False)
 
