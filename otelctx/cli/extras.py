@@ -15,6 +15,8 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "numpy": "inference",
     "starlette": "serve",
     "uvicorn": "serve",
+    "httptools": "gateway",
+    "websockets": "gateway",
     "rich": "cli",
     "grpc": "testing",
     "fastapi": "demo",

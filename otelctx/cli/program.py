@@ -57,6 +57,32 @@ def serve(
 
 
 @program.command()
+def gateway(
+    upstream: Annotated[list[str], typer.Option(help="URL of a worker; give it once for each.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    service_name: Annotated[str, typer.Option(help="service.name in telemetry.")] = "otelctx-gateway",
+    load_bound: Annotated[
+        float, typer.Option(min=1, help="Times the average load at which a session goes elsewhere; 'inf' for never.")
+    ] = 1.25,
+    connect_timeout: Annotated[float, typer.Option(min=0.01, help="Seconds to reach a worker.")] = 5.0,
+    read_timeout: Annotated[float, typer.Option(min=0.01, help="Seconds in which a worker says something.")] = 300.0,
+    total_timeout: Annotated[float, typer.Option(min=0, help="Seconds for a whole request; 0 for no end.")] = 0.0,
+    drain: Annotated[float, typer.Option(min=0, help="Seconds that running requests get when stopped.")] = 30.0,
+    health_path: Annotated[str, typer.Option(help="Path by which workers are checked; empty for no checks.")] = "/readyz",
+    health_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
+    max_body: Annotated[int, typer.Option(min=0, help="Bytes of a request's body.")] = 64 * 2**20,
+) -> None:
+    """Be the edge in front of workers: strangers' W3C context outside, signed frames inside, sessions routed."""
+    with _errors():
+        from otelctx.cli.gateway import Listen, options, run
+
+        listen = Listen(host, port, service_name, drain)
+        timeouts = (connect_timeout, read_timeout, total_timeout)
+        run(upstream, listen, options(load_bound, timeouts, (health_path, health_interval), max_body))
+
+
+@program.command()
 def demo(
     jaeger: Annotated[
         bool, typer.Option("--jaeger", help="Through the real collector to the real Jaeger, started for this run.")
