@@ -1,0 +1,59 @@
+"""``otelctx gateway``: the edge in front of workers, in this process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from otelctx.cli.serve import listener
+from otelctx.gateway.application import Gateway, app
+from otelctx.gateway.head import Limits
+from otelctx.gateway.options import Options, Timeouts
+from otelctx.gateway.server import EdgeServer, config
+from otelctx.sdk.configure import configure
+
+__all__ = ["Listen", "options", "run"]
+
+_SHUTDOWN: Final = 2.5  # seconds that telemetry gets to leave
+_MAX_MESSAGE: Final = 16 * 2**20  # bytes of a websocket message
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen, under which name, and how many seconds running requests get at the end."""
+
+    host: str
+    port: int
+    service_name: str
+    drain: float
+
+
+def options(
+    load_bound: float, timeouts: tuple[float, float, float], health: tuple[str, float], max_body: int
+) -> Options:
+    """``timeouts``: to connect, to say something, for all (0 for no end); ``health``: path and interval in seconds."""
+    connect, read, total = timeouts
+    return Options(load_bound, *health, Timeouts(connect, read, read, total or None), Limits(body=max_body))
+
+
+def run(upstreams: list[str], listen: Listen, chosen: Options) -> None:
+    """Serve until SIGTERM or SIGINT. Raises :class:`~otelctx.errors.ConfigError` for what can't be started."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    gateway = app(upstreams, options=chosen)
+    with listener(listen.host, listen.port) as bound:
+        handle = configure(listen.service_name)
+        shown = f"[{listen.host}]" if ":" in listen.host else listen.host
+        url = f"http://{shown}:{bound.getsockname()[1]}"
+        served = config(gateway, max_message=_MAX_MESSAGE)
+        try:
+            EdgeServer(served, gateway, listen.drain, lambda: _say(gateway, url)).run(sockets=[bound])
+        finally:
+            handle.shutdown(timeout=_SHUTDOWN)
+
+
+def _say(gateway: Gateway, url: str) -> None:
+    """One line for whoever watches. Flushed, since that may be a program."""
+    names = ", ".join(upstream.name for upstream in gateway.upstreams)
+    print(f"otelctx: ready: {url} in front of {names}", flush=True)
