@@ -68,5 +68,10 @@ bench: $(STAMP)-dev ## run one benchmark: make bench NAME=delta
 gpu: $(STAMP)-dev ## checks and benchmarks on a CUDA device, under eight minutes; JSON
 	$(BIN)/python scripts/gpu
 
+# How long, and what else `python -m scripts.soak -h` lists: make soak SOAK_MINUTES=5 SOAK_OPTIONS='--model smollm2'
+SOAK_MINUTES ?= 30
+soak: $(STAMP)-dev backends ## half an hour of load, failures and outages on a real worker, then what must hold is checked
+	$(BIN)/python -m scripts.soak --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
+
 clean: ## remove the virtual environment and caches of the tree
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
