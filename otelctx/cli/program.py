@@ -69,12 +69,14 @@ def gateway(
     read_timeout: Annotated[float, typer.Option(min=0.01, help="Seconds in which a worker says something.")] = 300.0,
     total_timeout: Annotated[float, typer.Option(min=0, help="Seconds for a whole request; 0 for no end.")] = 0.0,
     drain: Annotated[float, typer.Option(min=0, help="Seconds that running requests get when stopped.")] = 30.0,
-    health_path: Annotated[str, typer.Option(help="Path by which workers are checked; empty for no checks.")] = "/readyz",
+    health_path: Annotated[
+        str, typer.Option(help="Path by which workers are checked; empty for no checks.")
+    ] = "/readyz",
     health_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     max_body: Annotated[int, typer.Option(min=0, help="Bytes of a request's body.")] = 64 * 2**20,
 ) -> None:
     """Be the edge in front of workers: strangers' W3C context outside, signed frames inside, sessions routed."""
-    with _errors():
+    with failing():
         from otelctx.cli.gateway import Listen, options, run
 
         listen = Listen(host, port, service_name, drain)
