@@ -66,7 +66,8 @@ async def make_engine(twin: Callable[[Any], Any], chat_model: Any, chatml: Any) 
 
     def make(**options: Any) -> TransformersEngine:
         options = {"window": 512, "rows": 4, "name": "tiny", "eos_ids": ()} | options
-        engines.append(TransformersEngine(twin(chat_model), options.pop("tokenizer", chatml), **options))
+        model, tokenizer = options.pop("model", chat_model), options.pop("tokenizer", chatml)
+        engines.append(TransformersEngine(twin(model), tokenizer, **options))
         return engines[-1]
 
     yield make
@@ -167,13 +168,13 @@ class Script:
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = list(ids)
-        self._at: dict[int, int] = {}
+        self._at: dict[int, tuple[Any, int]] = {}  # by identity; the row itself, so that no other has its number
 
     def sample(self, logits: Any, rows: Sequence[Any]) -> list[int]:
         said = []
         for row in rows:
-            at = self._at.get(id(row), 0)
-            self._at[id(row)] = at + 1
+            at = self._at.get(id(row), (row, 0))[1]
+            self._at[id(row)] = (row, at + 1)
             said.append(self._ids[min(at, len(self._ids) - 1)])
         return said
 
