@@ -9,7 +9,8 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line said. ``window`` in tokens, ``drain`` in seconds; ``threads`` 0 leaves it to torch."""
+    """What the command line said. ``window`` in tokens, ``drain`` and ``ttft_target`` in seconds; ``threads`` 0 leaves
+    it to torch."""
 
     model: str
     host: str
@@ -21,3 +22,4 @@ class Options:
     service_name: str
     threads: int
     drain: float
+    ttft_target: float = 10.0

@@ -47,13 +47,23 @@ def serve(
     service_name: Annotated[str, typer.Option(help="service.name in telemetry.")] = "otelctx-worker",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of the model; 0 leaves it to torch.")] = 0,
     drain: Annotated[float, typer.Option(min=0, help="Seconds that running answers get when stopped.")] = 10.0,
+    ttft_target: Annotated[
+        float,
+        typer.Option(
+            "--ttft-target",
+            min=0.001,
+            metavar="SECONDS",
+            help="Target for the time to the first token. Beyond it answers are capped, then long requests must be "
+            "streamed, then those of low priority are shed.",
+        ),
+    ] = 10.0,
 ) -> None:
     """Serve a model over OpenAI's API, traced, with token windows."""
     with failing():
         from otelctx.cli.options import Options
         from otelctx.cli.serve import run
 
-        run(Options(model, host, port, window, rows, when_full.value, name, service_name, threads, drain))
+        run(Options(model, host, port, window, rows, when_full.value, name, service_name, threads, drain, ttft_target))
 
 
 @program.command()

@@ -16,8 +16,10 @@ import torch
 import uvicorn
 
 from otelctx.cli.options import Options
+from otelctx.errors import EngineFailed
 from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.inference.loader import load
+from otelctx.inference.pressure import Limits as PressureLimits
 from otelctx.sdk.configure import configure
 from otelctx.serving.application import app
 from otelctx.settings import Settings
@@ -31,12 +33,18 @@ _SHUTDOWN: Final = 2.5  # seconds that telemetry gets to leave; the process ends
 
 
 def work(options: Options, settings: Settings, listener: socket.socket) -> None:
-    """Load the model and serve it on ``listener`` until a signal comes."""
+    """Load the model and serve it on ``listener`` until a signal comes.
+
+    Raises:
+        EngineFailed: the device is lost. What was in flight has its answer, and only a new process can serve again.
+    """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     engine = _engine(options, settings)
     handle = configure(options.service_name)
     try:
         _Server(_config(options, engine), _url(options.host, listener), engine).run(sockets=[listener])
+        if engine.poisoned is not None:
+            raise EngineFailed(f"the device is lost to this process, which has to be started anew: {engine.poisoned}")
     finally:
         handle.shutdown(timeout=_SHUTDOWN)
         # The interpreter would look through a million objects for garbage, which takes it seconds, before it ends.
@@ -56,6 +64,7 @@ def _engine(options: Options, settings: Settings) -> TransformersEngine:
         name=options.name or loaded.name,
         model_max=loaded.model_max,
         eos_ids=loaded.eos_ids,
+        pressure=PressureLimits(ttft=options.ttft_target),
         capture_content=settings.capture_content in ("SPAN_ONLY", "SPAN_AND_EVENT"),
     )
 
@@ -90,6 +99,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         _say(f"ready: {self._engine.name} with a window of {self._engine.window} tokens at {self._url}/v1")
+
+    async def on_tick(self, counter: int) -> bool:
+        # What is in flight has been told; for what comes next there must be another process.
+        return await super().on_tick(counter) or self._engine.poisoned is not None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
