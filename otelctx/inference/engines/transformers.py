@@ -27,7 +27,7 @@ from otelctx.inference.overflow import Mode
 from otelctx.inference.pressure import Limits as PressureLimits
 from otelctx.inference.prompting import Prompter
 from otelctx.inference.report import Times, TurnReport
-from otelctx.inference.reserved import memory_share, reserved_tokens
+from otelctx.inference.reserved import Reserved, added_tokens
 from otelctx.inference.runner import Runner
 from otelctx.inference.running import RunningTurn
 from otelctx.inference.sampling import Params, RowState
@@ -106,11 +106,12 @@ class TransformersEngine:
         self._thread: EngineThread | None = None
         self._core: Core | None = None
         self._turns: dict[RunningTurn, Job] = {}
+        self._reserved = Reserved(self._turns.values(), self._runner.kv, self._arena, window)
         self._ladder = Ladder(
             pressure if pressure is not None else PressureLimits(),
             clock,
             window=window,
-            memory=self._memory,
+            memory=self._reserved.share,
             drop_idle=self._drop_idle,
         )
         self._numbers = itertools.count(1)
@@ -177,7 +178,7 @@ class TransformersEngine:
         self._unobserve = [
             observe_arena(self._pages),
             observe_sessions(lambda: self._store.sessions),
-            observe_kv(self._kv_bytes),
+            observe_kv(self._reserved.kv_bytes),
             observe_pressure(lambda: (self._ladder.level, self._ladder.signals())),
         ]
         # In a context of its own: the first request may be what starts it.
@@ -290,7 +291,7 @@ class TransformersEngine:
             report.leased(record)
         prompt = await self._prompter.prompt(request, record)
         report.neutralised(prompt.neutralised)
-        request = self._ladder.prompted(request, lambda: len(prompt.ids), report)
+        request = self._ladder.prompted(request, lambda: added_tokens(prompt, record), report)
         thread, core = self._running()
         turn = RunningTurn(report, lease, version=partial(next, self._versions), settle=self._settle)
         job = Job(
@@ -322,21 +323,6 @@ class TransformersEngine:
 
     def _pages(self) -> dict[str, int]:
         return {"used": self._arena.used_pages, "free": self._arena.free_pages}
-
-    def _memory(self) -> float:
-        rows, pages = self._runner.rows, self._arena.pages
-        return memory_share(self._turns.values(), rows=rows, window=self._window, pages=pages)
-
-    def _kv_bytes(self) -> dict[str, int]:
-        kv, jobs = self._runner.kv, self._turns.values()
-        core = self._core
-        tokens = {
-            "predicted": core.reserved_tokens if core is not None else 0,
-            "reserved": reserved_tokens(jobs, self._window),
-            "actual": sum(kv.lengths),
-            "budget": kv.rows * kv.length,
-        }
-        return {state: count * kv.bytes_per_token for state, count in tokens.items()}
 
     def _drop_idle(self) -> None:
         if self._thread is not None and self._core is not None:

@@ -264,12 +264,12 @@ async def test_a_turn_without_a_limit_of_its_own_in_each_row_is_not_yet_memory_p
     asked = [asyncio.create_task(engine.admit(request())) for _ in range(2)]
     await gate.allow(1)
     await until(lambda: engine._core.active == 2)
-    assert 0.25 < engine._memory() < 0.5
+    assert 0.25 < engine._reserved.share() < 0.5
     assert engine._core.reserved_tokens == engine._core.budget_tokens
     gate.open()
     for turn in asked:
         await (await turn).aclose()
-    assert engine._memory() == 0
+    assert engine._reserved.share() == 0
 
 
 async def test_a_full_arena_is_memory_pressure_but_idle_sessions_in_it_are_not(
@@ -279,11 +279,11 @@ async def test_a_full_arena_is_memory_pressure_but_idle_sessions_in_it_are_not(
     for name in "abc":
         await ask(engine, "m" * 200, session=name, max_tokens=1)
     assert engine.stats().pages_used > 10
-    assert engine._memory() == 0
+    assert engine._reserved.share() == 0
     gate = make_gate(engine)
     turn = await engine.admit(request("m" * 200, session="d"))
     await until(lambda: engine._core.active == 1)
-    assert 0.4 < engine._memory() < 0.7
+    assert 0.4 < engine._reserved.share() < 0.7
     gate.open()
     await turn.aclose()
 
@@ -344,7 +344,7 @@ async def test_level_signals_and_kv_bytes_are_gauges(
         for state in ("predicted", "reserved", "budget", "actual")
     }
     assert tokens["budget"] == 1024 == engine._core.budget_tokens
-    assert tokens["predicted"] == tokens["reserved"] == turn.prompt_tokens + 10
+    assert tokens["predicted"] == tokens["reserved"] == turn.prompt_tokens + 10 == engine._core.reserved_tokens
     assert tokens["actual"] == sum(engine._runner.kv.lengths) > 0  # what idle rows still hold is filled too
     gate.open()
     await turn.aclose()
