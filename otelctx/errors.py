@@ -21,9 +21,12 @@
     ├── StoreError                     the session store
     │   ├── SessionNotFound     404
     │   ├── SessionBusy         409
+    │   │   └── SessionDeadline 409
     │   ├── VersionConflict     409
+    │   ├── VersionNotFound     404
     │   ├── StaleView
     │   └── StoreUnavailable    503
+    ├── EngineFailed            500    the engine failed at a request, or as a whole
     └── PolicyViolation         403
 
 An error carries fields, not only text. ``status`` is ``None`` where no HTTP answer makes sense; an error with a status
@@ -43,6 +46,7 @@ __all__ = [
     "ConfigError",
     "ContextLimitExceeded",
     "ContextTypeError",
+    "EngineFailed",
     "InvalidRequest",
     "MalformedFrame",
     "OtelctxError",
@@ -52,6 +56,7 @@ __all__ = [
     "ProtocolError",
     "RootMismatch",
     "SessionBusy",
+    "SessionDeadline",
     "SessionNotFound",
     "StaleView",
     "StoreError",
@@ -61,6 +66,7 @@ __all__ = [
     "UnknownBase",
     "UntrustedClient",
     "VersionConflict",
+    "VersionNotFound",
 ]
 
 
@@ -226,12 +232,25 @@ class SessionBusy(StoreError):
     default_code = "session_busy"
 
 
+class SessionDeadline(SessionBusy):
+    """A turn waited for its session, or held it without progress, until a deadline passed: HTTP 409. Nothing of it is
+    kept."""
+
+
 class VersionConflict(StoreError):
     """The session has moved on since the version that the caller named: HTTP 409."""
 
     status = 409
     type = "invalid_request_error"
     default_code = "version_conflict"
+
+
+class VersionNotFound(StoreError):
+    """The session has no such version, or keeps it no longer: HTTP 404."""
+
+    status = 404
+    type = "invalid_request_error"
+    default_code = "version_not_found"
 
 
 class StaleView(StoreError, RuntimeError):
@@ -243,6 +262,13 @@ class StoreUnavailable(StoreError):
 
     status = 503
     default_code = "store_unavailable"
+
+
+class EngineFailed(OtelctxError):
+    """The engine failed at this request, or can't go on at all: HTTP 500."""
+
+    status = 500
+    default_code = "engine_failed"
 
 
 class PolicyViolation(OtelctxError):

@@ -9,8 +9,9 @@ can't expire, be pushed out or be deleted under a turn that was promised it.
 A session stays from its first commit on: one whose first turn was refused or cancelled is forgotten with its lease, or
 refused turns would push conversations out of a full store.
 
-Memory for turns that run goes before memory of sessions that nobody uses: with each lease, idle sessions leave, least
-recently used first, until there is a window's worth of free pages for every lease, or half of the arena is free.
+Memory for turns that run goes before memory of what nobody uses. With each lease, earlier versions of idle sessions
+go, those of the least recently used first, until there is a window's worth of free pages for every lease; then idle
+sessions themselves, in the same order, until that is so or half of the arena is free.
 
 The store belongs to one event loop. It keeps no clock of its own and does no telemetry: it calls ``on_lookup`` with
 ``hit`` or ``miss``, and returns what has expired.
@@ -24,10 +25,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import TracebackType
 
-from otelctx.errors import ConfigError, Overloaded, SessionBusy, SessionNotFound
+from otelctx.errors import ConfigError, Overloaded, SessionBusy, SessionDeadline, SessionNotFound
 from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.expiry import due, oldest_idle
-from otelctx.sessions.record import Ended, SessionRecord
+from otelctx.sessions.owned import Owned
+from otelctx.sessions.record import Ended, SessionRecord, reclaim
+from otelctx.sessions.versions import RETENTION, Retention
 from otelctx.sessions.window import TokenWindow
 
 __all__ = ["Lease", "Limits", "SessionStore"]
@@ -35,8 +38,8 @@ __all__ = ["Lease", "Limits", "SessionStore"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. ``window`` is the tokens each session may keep, ``sessions`` the number kept at once and
-    ``waiters`` the turns that may wait for one session.
+    """Times in seconds. ``window`` is the tokens each session may keep, ``sessions`` the number kept at once,
+    ``waiters`` the turns that may wait for one session, and ``versions`` which earlier ones of a session are kept.
     """
 
     window: int
@@ -45,9 +48,10 @@ class Limits:
     wait: float = 30.0
     lease: float = 600.0
     waiters: int = 32
+    versions: Retention = RETENTION
 
     def __post_init__(self) -> None:
-        for limit in fields(self):
+        for limit in fields(self)[:-1]:
             value, least = getattr(self, limit.name), 1 if limit.name in ("window", "sessions") else 0
             if value < least:
                 raise ConfigError(f"sessions: {limit.name} must be at least {least}, not {value}")
@@ -56,14 +60,18 @@ class Limits:
 class Lease:
     """One turn's hold on a session. ``async with lease:`` or :meth:`release`, which may be called any number of
     times.
+
+    ``on_overdue`` is for a holder that can end its turn: the sweeper calls it when the lease is over its deadline, and
+    leaves it to the holder to release the lease once the turn has been taken back.
     """
 
-    __slots__ = ("_store", "deadline", "record", "released")
+    __slots__ = ("_store", "deadline", "on_overdue", "record", "released")
 
     def __init__(self, store: SessionStore, record: SessionRecord, deadline: float) -> None:
         self._store = store
         self.record = record
         self.deadline = deadline
+        self.on_overdue: Callable[[], None] | None = None
         self.released = False
 
     @property
@@ -104,10 +112,14 @@ class SessionStore:
         self._clock = clock
         self._on_lookup = on_lookup
         self._records: OrderedDict[str, SessionRecord] = OrderedDict()  # least recently used first
+        self._owned = Owned()
+        self._versioned: OrderedDict[str, SessionRecord] = OrderedDict()  # idle, with versions: in the same order
         self._held: dict[str, Lease] = {}
         self._waiters: dict[str, deque[asyncio.Future[Lease]]] = {}
         self._pushed_out: deque[SessionRecord] = deque(maxlen=limits.sessions)
         self._generation = 0
+        # Pinned tokens and the rest each begin or end within a page, so two pages may be half used.
+        self._window_pages = pages_for(limits.window) + 2
 
     @property
     def sessions(self) -> int:
@@ -125,10 +137,16 @@ class SessionStore:
             raise SessionNotFound(f"there is no session {session_id!r}", param="session")
         return record
 
+    def owned(self, owner: str, limit: int, after: str | None = None) -> tuple[list[SessionRecord], bool]:
+        """Up to ``limit`` of the owner's sessions, the newest first, from the one made before ``after`` on; and whether
+        there are more. Raises :class:`~otelctx.errors.SessionNotFound` if ``after`` is none of them."""
+        return self._owned.page(owner, limit, None if after is None else self.get(after, owner))
+
     async def lease(self, session_id: str, owner: str, *, create: bool = True, wait: float | None = None) -> Lease:
         """The one lease of a session, made if it is new and ``create``.
 
-        Waits in order for up to ``wait`` seconds (the store's default if ``None``). Raises
+        Waits in order for up to ``wait`` seconds, and not longer than the store's limit. Raises
+        :class:`~otelctx.errors.SessionDeadline` if ``wait`` is less than that and has passed,
         :class:`~otelctx.errors.SessionNotFound`, :class:`~otelctx.errors.SessionBusy` or
         :class:`~otelctx.errors.Overloaded`.
         """
@@ -139,7 +157,7 @@ class SessionStore:
         else:
             record = self.get(session_id, owner)
         if record.leases:
-            return await self._wait(record, self._limits.wait if wait is None else wait)
+            return await self._wait(record, self._limits.wait if wait is None else min(wait, self._limits.wait))
         record.leases = 1
         return self._grant(record)
 
@@ -158,6 +176,9 @@ class SessionStore:
         """
         now = self._clock()
         for lease in [held for held in self._held.values() if now > held.deadline]:
+            if lease.on_overdue is not None:
+                lease.on_overdue()
+                continue
             # Whoever held it may be at work on another thread: its transaction ends there, and counts for nothing.
             lease.window.void()
             self._pass_on(lease)
@@ -177,31 +198,43 @@ class SessionStore:
         now = self._clock()
         self._generation += 1
         window = TokenWindow(self._arena, self._limits.window)
-        record = SessionRecord(session_id, owner, window, now, now, self._generation)
+        record = SessionRecord(session_id, owner, window, now, now, self._generation, retention=self._limits.versions)
         self._records[session_id] = record
+        self._owned.add(record)
         return record
 
     def _forget(self, record: SessionRecord, why: Ended) -> None:
         del self._records[record.session_id]
+        self._versioned.pop(record.session_id, None)
+        self._owned.remove(record)
         record.ended = why
-        record.window.release()
+        record.release()
 
     def _push_out(self, victim: SessionRecord) -> None:
         self._forget(victim, "capacity")
         self._pushed_out.append(victim)
 
     def _make_room(self) -> None:
-        # Pinned tokens and the rest each begin or end within a page, so two pages may be half used.
-        window = pages_for(self._limits.window) + 2
-        wanted = min((len(self._held) + 1) * window, self._arena.pages // 2)
+        wanted = (len(self._held) + 1) * self._window_pages
+        self._reclaim(wanted)
+        wanted = min(wanted, self._arena.pages // 2)
         while not self._arena.can_allocate(wanted):
             victim = oldest_idle(self._records.values())
             if victim is None:
                 break
             self._push_out(victim)
 
+    def _reclaim(self, pages: int) -> None:
+        """Versions of idle sessions go until ``pages`` pages are free. Those of others belong to who holds them."""
+        while self._versioned and not self._arena.can_allocate(pages):
+            record = next(iter(self._versioned.values()))
+            reclaim((record,), self._arena, pages)
+            if not record.kept:
+                del self._versioned[record.session_id]
+
     def _grant(self, record: SessionRecord) -> Lease:
         """A new lease; ``record.leases`` counts its holder already."""
+        self._versioned.pop(record.session_id, None)
         self._make_room()
         record.used = self._clock()
         self._records.move_to_end(record.session_id)
@@ -232,7 +265,8 @@ class SessionStore:
             self._give_up(record, waiter)
         elif not waiter.result().released:  # it may be over its deadline before its holder ever ran
             return waiter.result()
-        raise SessionBusy(
+        kind = SessionDeadline if wait < self._limits.wait else SessionBusy
+        raise kind(
             f"session {record.session_id!r} is running another turn; it did not end within {wait:g} s", param="session"
         )
 
@@ -268,3 +302,6 @@ class SessionStore:
         else:
             record.used = self._clock()
             self._records.move_to_end(record.session_id)
+            if record.kept:
+                self._versioned[record.session_id] = record
+                self._reclaim(len(self._held) * self._window_pages)

@@ -25,9 +25,10 @@ import numpy as np
 
 from otelctx.errors import StaleView, TokenLimitExceeded, VersionConflict
 from otelctx.sessions.arena import PAGE, Arena, Tokens, pages_for
-from otelctx.sessions.snapshot import logical_pages
+from otelctx.sessions.snapshot import Counts, Snapshot, logical_pages
+from otelctx.sessions.view import View
 
-__all__ = ["TokenWindow", "Tx", "View"]
+__all__ = ["TokenWindow", "Tx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,49 +36,12 @@ class Tx:
     """One transaction: the epoch that must still be the window's, and what to go back to."""
 
     epoch: int
+    version: int
     head: int
     tail: int
     pinned: int
     marks: tuple[int, ...]
     pages: dict[int, int]
-
-
-class View:
-    """Zero-copy slices of a window's kept tokens, good inside its ``with`` block only."""
-
-    __slots__ = ("_arena", "_pages", "_parts", "_window")
-
-    def __init__(self, window: TokenWindow, arena: Arena) -> None:
-        self._window = window
-        self._arena = arena
-        self._pages: list[int] = []
-        self._parts: list[Tokens] | None = None
-
-    def __enter__(self) -> View:
-        self._pages, self._parts = self._window._kept_slices()
-        for page in self._pages:
-            self._arena.retain(page)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._parts = None
-        for page in self._pages:
-            self._arena.release(page)
-
-    def __iter__(self) -> Iterator[Tokens]:
-        """Read-only int32 slices in order; copy what is to outlive the block. Raises
-        :class:`~otelctx.errors.StaleView` after the block, also in the middle of an iteration."""
-        for index in range(len(self._open())):
-            yield self._open()[index]
-
-    def __len__(self) -> int:
-        """Number of tokens."""
-        return sum(len(part) for part in self._open())
-
-    def _open(self) -> list[Tokens]:
-        if self._parts is None:
-            raise StaleView("used outside of its block, where a view's pages may hold another session's tokens")
-        return self._parts
 
 
 class TokenWindow:
@@ -119,6 +83,10 @@ class TokenWindow:
     # what there is
 
     @property
+    def arena(self) -> Arena:
+        return self._arena
+
+    @property
     def appended(self) -> int:
         return self.tail
 
@@ -145,7 +113,30 @@ class TokenWindow:
     def view(self) -> View:
         """Slices of the kept tokens without a copy: ``with window.view() as view: for part in view: …``. Their pages
         are not reused before the block ends. Raises :class:`~otelctx.errors.StaleView` once the window is released."""
-        return View(self, self._arena)
+        return View(self._arena, self._kept_slices)
+
+    @property
+    def committed(self) -> Counts:
+        """What the last commit left. From any thread, also while a transaction is open.
+
+        An open transaction knows what was before it; without one, what was read counts if none has begun meanwhile.
+        """
+        while True:
+            epoch, tx = self._epoch, self._tx
+            at = self if tx is None else tx
+            counts = Counts(at.version, at.pinned + at.tail - at.head, at.head - at.pinned)
+            if tx is not None or (self._epoch == epoch and self._tx is None):
+                return counts
+
+    def snapshot(self) -> Snapshot:
+        """What the last commit left, with references to its pages: to be released. Raises
+        :class:`~otelctx.errors.StaleView` once the window is released."""
+        self._check_released()
+        at, table = (self, self._pages) if self._tx is None else (self._tx, self._tx.pages)
+        pages = [table[n] for n in logical_pages(at.pinned, at.head, at.tail)]
+        for page in pages:
+            self._arena.retain(page)
+        return Snapshot(at.version, at.head, at.tail, at.pinned, at.marks, np.asarray(pages, np.int32))
 
     # transactions
 
@@ -155,9 +146,9 @@ class TokenWindow:
             raise VersionConflict("this window was released: its session has ended")
         if self._tx is not None:
             self.rollback(self._tx)
-        self._epoch += 1
-        self._tx = Tx(self._epoch, self.head, self.tail, self.pinned, self.marks, self._pages.copy())
-        return self._tx
+        tx = Tx(self._epoch + 1, self.version, self.head, self.tail, self.pinned, self.marks, self._pages.copy())
+        self._tx, self._epoch = tx, tx.epoch  # in this order: see committed
+        return tx
 
     def append(self, tx: Tx, ids: Sequence[int] | Tokens) -> None:
         """Append tokens: ids that fit into int32, or an int32 array of shape [n].
@@ -242,6 +233,30 @@ class TokenWindow:
         self._write(0, tokens[:pinned], same * PAGE)
         self._write(head, tokens[pinned:], same * PAGE)
         self.head, self.tail, self.pinned, self.marks = head, tail, pinned, ()
+
+    def restore(self, tx: Tx, snapshot: Snapshot) -> None:
+        """The kept tokens become those of ``snapshot``, a snapshot of this window. Raises
+        :class:`~otelctx.errors.ArenaExhausted`; the window is then as before the call.
+        """
+        self._check(tx)
+        pages = dict(zip(snapshot.logical, snapshot.pages.tolist(), strict=True))
+        used = snapshot.tail % PAGE
+        copied = pages.get(snapshot.tail // PAGE) if used else None
+        if copied is not None:
+            # The window is to go on in the middle of this page, where later versions have tokens of theirs.
+            (page,) = self._arena.allocate(1)
+            self._arena.page(page)[:used] = self._arena.page(copied)[:used]
+            pages[snapshot.tail // PAGE] = page
+            self._fresh.add(page)
+        owned = self._fresh | set(tx.pages.values())
+        for page in pages.values():
+            if page not in owned:
+                self._arena.retain(page)
+                self._fresh.add(page)
+        stay = set(pages.values())
+        self._drop(page for page in self._pages.values() if page not in stay)
+        self._pages = pages
+        self.head, self.tail, self.pinned, self.marks = snapshot.head, snapshot.tail, snapshot.pinned, snapshot.marks
 
     def commit(self, tx: Tx) -> int:
         """Make it last; returns the new version. Raises :class:`~otelctx.errors.VersionConflict` for a stale epoch."""

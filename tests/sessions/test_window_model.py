@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from otelctx.errors import ArenaExhausted, StaleView, TokenLimitExceeded, VersionConflict
 from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.snapshot import logical_pages
-from otelctx.sessions.window import TokenWindow, Tx, View
+from otelctx.sessions.view import View
+from otelctx.sessions.window import TokenWindow, Tx
 
 LIMIT = 400
 
