@@ -348,3 +348,21 @@ async def test_level_signals_and_kv_bytes_are_gauges(
     assert tokens["actual"] == sum(engine._runner.kv.lengths) > 0  # what idle rows still hold is filled too
     gate.open()
     await turn.aclose()
+
+
+async def test_nor_is_it_where_the_template_has_the_whole_conversation_rendered_anew(
+    make: Make, clock: Clock, ask: Make, make_tokenizer: Make
+) -> None:
+    """What is in the window already is not what the turn adds."""
+    template = (
+        "{{ '<|im_start|>' + messages | length | string + '\n' }}{% for message in messages %}"
+        "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    engine = make(tokenizer=make_tokenizer(template))
+    assert not engine._chat.concatenative
+    await whole(engine, request(LONG, session="s", max_tokens=1))
+    await climb(engine, clock, ask, 2)
+    assert (await whole(engine, request("and?", session="s", max_tokens=1))).usage.prompt_tokens > 128
+    with pytest.raises(StreamRequired):
+        await engine.admit(request(LONG + "and?", session="new", max_tokens=1))
