@@ -36,8 +36,9 @@ class Channel:
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """There is no more text, and the reader is told why."""
-        self._error = error
+        """There is no more text, and the reader is told why. The first reason counts."""
+        if self._error is None:
+            self._error = error
         self._wake()
 
     async def get(self) -> Chunk:

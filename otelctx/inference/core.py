@@ -6,41 +6,34 @@ to ``post``, to be delivered once per step.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
-from otelctx.errors import ArenaExhausted, BudgetExhausted, OtelctxError
-from otelctx.inference import stepping
+from otelctx.errors import ArenaExhausted, OtelctxError
 from otelctx.inference.detokenize import Detokenizer
+from otelctx.inference.drawing import draw
+from otelctx.inference.faults import ERRORS, engine_failed, kind_of
 from otelctx.inference.job import Admission, Ended, Job
 from otelctx.inference.overflow import Mode, Truncate
-from otelctx.inference.placing import kept_ids, place, place_alone
+from otelctx.inference.placing import kept_ids, place, place_alone, remember, shown_text
 from otelctx.inference.reuse import Hope
 from otelctx.inference.rows import Rows
 from otelctx.inference.runner import Runner
 from otelctx.inference.sampling import Sampler
 from otelctx.inference.scheduler import Limits, Scheduler
 from otelctx.inference.sliding import Slide, keep
-from otelctx.inference.stepping import Failure
+from otelctx.inference.stepping import Stepped, Stepper
 from otelctx.inference.tokenizer import ChatTokenizer
 from otelctx.inference.turn import FinishReason, Limit
 from otelctx.sessions.arena import Arena, pages_for
 
 __all__ = ["Core", "Post"]
 
+_log = logging.getLogger(__name__)
+
 Post = Callable[[Callable[[], None]], None]
-
-_FAILURES: Final[dict[Failure, Callable[[], OtelctxError]]] = {
-    "memory": lambda: BudgetExhausted("there is not enough memory for this request; try again later"),
-    "not_finite": lambda: OtelctxError("the model gave no finite logits for this request", code="non_finite_logits"),
-}
-
-
-def engine_failed() -> OtelctxError:
-    """What requests in flight are told when the engine itself went wrong."""
-    return OtelctxError("the engine failed at this request", code="engine_failed")
 
 
 class Core:
@@ -67,6 +60,7 @@ class Core:
         self._eos = eos_ids
         self._clock = clock
         self._post = post
+        self._stepper = Stepper(runner)
         self._sampler = Sampler()
         self._scheduler = Scheduler(limits)
         self._rows = Rows(runner.kv)
@@ -110,13 +104,18 @@ class Core:
                 admission = self._place(job)
             except BaseException:
                 self._scheduler.finish(job.number)
+                self._close(job, commit=False)
                 raise
         except OtelctxError as error:
             self._post(partial(job.listener.refused, error))
             return
-        except Exception:
+        except Exception as error:
+            # Nothing of it has been computed yet: what is wrong is wrong with this turn.
+            _log.exception("a turn could not be placed")
             self._post(partial(job.listener.refused, engine_failed()))
-            raise
+            if kind_of(error) == "poisoned":
+                raise
+            return
         self._jobs[job.number] = job
         self._post(partial(job.listener.admitted, admission))
         # Now, and not with the next step: a burst must not fill the queue while there are free rows.
@@ -126,10 +125,12 @@ class Core:
         """The turn's reader has its last chunk, or has gone: keep the turn or take it back. The first call counts."""
         if self._jobs.pop(job.number, None) is None:
             return
-        if not job.over:
+        error: OtelctxError | None = engine_failed()
+        try:
             self._stop(job)
-        error = self._close(job, commit)
-        self._post(partial(job.listener.settled, job.sampled, error))
+            error = self._close(job, commit)
+        finally:
+            self._post(partial(job.listener.settled, job.sampled, error))
 
     def drop_idle(self, told: Callable[[int], None]) -> None:
         """Forget the KV that no running turn needs; ``told`` gets the number of tokens, on the event loop."""
@@ -139,7 +140,10 @@ class Core:
         """The engine itself went wrong: end every turn that has no end yet."""
         for job in list(self._jobs.values()):
             if not job.over:
-                self._fail(job, engine_failed())
+                try:
+                    self._fail(job, engine_failed())
+                except Exception:  # the others are still to be told
+                    _log.exception("a turn could not be taken back")
 
     # the loop
 
@@ -155,10 +159,10 @@ class Core:
             (job.row, job.generated[-1:] if item.decode else job.feed[item.start : item.start + item.count])
             for item, job in zip(work, jobs, strict=True)
         ]
-        stepped = stepping.run(self._runner, feeds)
+        stepped = self._stepper.run(feeds)
         for index, (job, (row, ids)) in enumerate(zip(jobs, feeds, strict=True)):
             if index in stepped.failures:
-                self._fail(job, _FAILURES[stepped.failures[index]]())
+                self._fail(job, ERRORS[stepped.failures[index]]())
             else:
                 self._rows.fed(row, ids[: stepped.counts[index]])
         fed = [replace(item, count=count) for item, count in zip(work, stepped.counts, strict=True)]
@@ -179,16 +183,29 @@ class Core:
         now = self._clock()
         for job in list(self._jobs.values()):
             if job.deadline is not None and now >= job.deadline and not job.over:
-                self._finish(job, "length", "deadline", now)
+                self._alone(job, partial(self._finish, job, "length", "deadline", now))
 
-    def _sample(self, jobs: list[Job], stepped: stepping.Stepped, lines: list[int]) -> None:
+    def _sample(self, jobs: list[Job], stepped: Stepped, lines: list[int]) -> None:
         if not jobs:
             return
         logits = stepped.logits if lines == list(range(len(stepped.counts))) else stepped.logits[lines]
-        tokens = self._sampler.sample(logits, [job.state for job in jobs])
+        tokens, failures = draw(self._sampler, logits, [job.state for job in jobs])
         now = self._clock()
-        for job, token in zip(jobs, tokens, strict=True):
-            self._token(job, token, now)
+        for line, (job, token) in enumerate(zip(jobs, tokens, strict=True)):
+            if line in failures:
+                self._fail(job, ERRORS[failures[line]]())
+            else:
+                self._alone(job, partial(self._token, job, token, now))
+
+    def _alone(self, job: Job, call: Callable[[], None]) -> None:
+        """Do what concerns ``job`` only: if it goes wrong, the job fails and the others go on."""
+        try:
+            call()
+        except Exception as error:
+            if kind_of(error) == "poisoned":
+                raise
+            _log.exception("a turn failed")
+            self._fail(job, engine_failed())
 
     def _token(self, job: Job, token: int, now: float) -> None:
         job.sampled += 1
@@ -244,12 +261,16 @@ class Core:
         return Ended(reason, limit, cut, job.sampled, used, now, evicted, recomputed)
 
     def _fail(self, job: Job, error: OtelctxError) -> None:
-        self._stop(job)
-        self._close(job, commit=False)
-        self._post(partial(job.listener.failed, error, job.sampled))
+        try:
+            self._stop(job)
+            self._close(job, commit=False)
+        finally:
+            self._post(partial(job.listener.failed, error, job.sampled))
 
     def _stop(self, job: Job) -> None:
         """No more steps for it, and its row is free; what the row holds may serve the session's next turn."""
+        if job.over:
+            return
         job.over = True
         self._scheduler.finish(job.number, self._clock() - job.began if job.row >= 0 else None)
         if job.row >= 0:
@@ -269,7 +290,7 @@ class Core:
         job.hope = Hope(
             head=pinned,
             kept=placed.before,
-            history=len(job.prompt.exchanges) > 1,
+            history=job.prompt.history,
             truncated=isinstance(placed.verdict, Truncate),
             row=None if job.record is None else job.record.row,
         )
@@ -301,10 +322,9 @@ class Core:
             record.window.commit(tx)
         except OtelctxError as error:
             return error
-        if record.turns == 0:
-            record.system = job.request.messages[0].content if job.request.messages[0].role == "system" else None
-        record.turns += 1
-        record.pending = self._tokenizer.closing
+        whole = job.prompt.messages is not None
+        answer = shown_text(self._detokenizer, job.generated, job.shown) if whole else ""
+        remember(record, job.request, job.prompt, self._tokenizer.closing, answer)
         record.row = job.row if job.row >= 0 else record.row
         record.input_tokens += len(job.ids)
         record.output_tokens += job.sampled

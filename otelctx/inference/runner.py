@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -12,17 +12,7 @@ from otelctx.inference.facts import positions
 from otelctx.inference.gate import check
 from otelctx.inference.kvrows import RowKV, StepResult, Work
 
-__all__ = ["Runner", "is_out_of_memory"]
-
-# CPUs have no error class of their own for it.
-_CPU_ALLOCATOR: Final = ("can't allocate memory", "not enough memory")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a step failed for want of memory: retry it with less once the error and its frames are dropped."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_ALLOCATOR)
+__all__ = ["Runner"]
 
 
 class Runner:
@@ -53,6 +43,15 @@ class Runner:
     def step(self, work: Work) -> StepResult:
         """One forward over ``work``; see :meth:`RowKV.step`."""
         return self.kv.step(self.model, work)
+
+    def clear(self, row: int) -> None:
+        """Empty ``row`` and overwrite what it held."""
+        self.kv.zero(row)
+
+    def free_unused(self) -> None:
+        """Give memory that no tensor uses back to the device, after a step for which there was not enough."""
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def close(self) -> None:
         """Give the model its own attention back. Idempotent."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from types import TracebackType
+from typing import Final
 
 from otelctx.context.state import Window
-from otelctx.errors import OtelctxError
+from otelctx.errors import OtelctxError, SessionDeadline
 from otelctx.inference.channel import Channel
 from otelctx.inference.job import Admission, Ended
 from otelctx.inference.report import TurnReport
@@ -23,6 +25,8 @@ from otelctx.sessions.store import Lease
 __all__ = ["RunningTurn"]
 
 _log = logging.getLogger(__name__)
+
+_OVERDUE: Final = "the turn made no progress, or was not read, for so long that it lost its session; nothing is kept"
 
 
 class RunningTurn(AsyncGenerator[Chunk, None]):
@@ -37,7 +41,7 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         settle: Callable[[RunningTurn, bool], None],
     ) -> None:
         """``settle(turn, keep)`` asks the engine's thread to keep the turn or to take it back. ``version`` numbers
-        what is reported for turns without a session.
+        what is reported for turns without a session. The turn releases ``lease``, and nobody else does.
         """
         self._report = report
         self._version = version
@@ -45,21 +49,27 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         self._settle = settle
         self._settling = False
         self._read = False  # the reader wants no more, or there is no more for it
+        self._error: OtelctxError | None = None  # what the answer was cut with
         self._channel = Channel()
         loop = asyncio.get_running_loop()
         self._admission: asyncio.Future[Admission] = loop.create_future()
         self._settled: asyncio.Future[None] = loop.create_future()
+        if lease is not None:
+            lease.on_overdue = partial(self.cut, SessionDeadline(_OVERDUE, param="session"))
 
     def when_settled(self, call: Callable[[], object]) -> None:
         """Have ``call`` run once row and session are free."""
         self._settled.add_done_callback(lambda _: call())
 
     async def placed(self) -> None:
-        """Wait until the turn is admitted. Raises what it was refused with."""
+        """Wait until the turn is admitted. Raises what it was refused with, once row and session are free."""
         try:
             await asyncio.shield(self._admission)
         except asyncio.CancelledError:
             await self.aclose()
+            raise
+        except OtelctxError:
+            await asyncio.shield(self._settled)
             raise
 
     # Admitted
@@ -82,6 +92,8 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
     async def aclose(self) -> None:
         self._read = True
         self._end(keep=False)
+        # Another task may be waiting for the next chunk.
+        self._channel.fail(StopAsyncIteration())
         await asyncio.shield(self._settled)
 
     # the iterator
@@ -110,11 +122,20 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         await self.aclose()
         raise kind if isinstance(kind, BaseException) else kind()
 
+    def cut(self, error: OtelctxError) -> None:
+        """End the answer where it is: the reader gets ``error``, the turn is taken back. Nothing happens to a turn
+        whose reader has its last chunk or has gone."""
+        if self._settling:
+            return
+        self._error = error
+        self._channel.fail(error)
+        self._end(keep=False)
+        if not self._admission.done():
+            self._refuse(error)
+
     async def interrupt(self, error: OtelctxError) -> None:
-        """End the answer where it is: the reader gets ``error``, the turn is taken back."""
-        if not self._settling:
-            self.failed(error, 0)
-            self._end(keep=False)
+        """:meth:`cut`, and wait until row and session are free."""
+        self.cut(error)
         await asyncio.shield(self._settled)
 
     def _end(self, *, keep: bool) -> None:
@@ -125,40 +146,53 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
     # Listener
 
     def admitted(self, admission: Admission) -> None:
+        if self._settling:  # and nobody will see what it would have looked like
+            return
         self._report.admitted(admission, self._version())
         self._admission.set_result(admission)
 
     def refused(self, error: OtelctxError) -> None:
         self._settling = True
         self._release()
-        self._admission.set_exception(error)
-        # A reader that has gone never looks at it.
-        self._admission.exception()
+        if not self._admission.done():
+            self._refuse(error)
 
     def started(self, at: float, row: int, reused: int, miss: Miss | None) -> None:
-        self._progress()
-        self._report.started(at, row, reused, miss)
+        if not self._settling:
+            self._progress()
+            self._report.started(at, row, reused, miss)
 
     def first_token(self, at: float) -> None:
-        self._report.first_token(at)
+        if not self._settling:
+            self._report.first_token(at)
 
     def text(self, text: str) -> None:
-        self._progress()
-        self._report.text(text)
-        self._channel.put(text)
+        if not self._settling:
+            self._progress()
+            self._report.text(text)
+            self._channel.put(text)
 
     def ended(self, ended: Ended) -> None:
-        self._channel.end(self._report.result(ended))
+        if not self._settling:
+            self._channel.end(self._report.result(ended))
 
     def failed(self, error: OtelctxError, sampled: int) -> None:
-        self._report.failed(error, sampled)
-        self._channel.fail(error)
+        if not self._settling:
+            self._report.failed(error, sampled)
+            self._channel.fail(error)
 
     def settled(self, sampled: int, error: OtelctxError | None) -> None:
         if error is not None:
             _log.warning("an answer was given that its session could not keep: %s", error)
-        self._report.cancelled(sampled)
+        if self._error is not None:
+            self._report.failed(self._error, sampled)
+        self._report.cancelled(sampled)  # unless there was an outcome before
         self._release()
+
+    def _refuse(self, error: OtelctxError) -> None:
+        self._admission.set_exception(error)
+        # A reader that has gone never looks at it.
+        self._admission.exception()
 
     def _progress(self) -> None:
         if self._lease is not None:

@@ -79,7 +79,7 @@ class Params:
 class RowState:
     """What one request carries from token to token: its generator and how often it has produced each id."""
 
-    __slots__ = ("counts", "generator", "params")
+    __slots__ = ("_number", "counts", "generator", "params")
 
     def __init__(self, params: Params) -> None:
         self.params = params
@@ -89,6 +89,19 @@ class RowState:
             self.generator.seed()
         else:
             self.generator.manual_seed(params.seed & _SEED_MASK)
+        self._number: Tensor | None = None
+
+    def number(self) -> Tensor:
+        """What decides on the next token: float64 ``[1]`` in 0–1, the same until it is :meth:`chosen`."""
+        if self._number is None:
+            self._number = torch.rand(1, dtype=torch.float64, generator=self.generator)
+        return self._number
+
+    def chosen(self, token: int) -> None:
+        """``token`` is the next."""
+        self._number = None
+        if self.params.penalised:
+            self.counts[token] += 1
 
 
 class _Filter(NamedTuple):
@@ -107,7 +120,9 @@ class Sampler:
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, rows: Sequence[RowState]) -> list[int]:
-        """One id for each line of ``logits``, float32 ``[len(rows), vocab]`` and finite; noted in the row's counts."""
+        """One id for each line of ``logits``, float32 ``[len(rows), vocab]`` and finite.
+
+        Whatever is raised, the rows are as before and can be sampled again."""
         if logits.shape[0] != len(rows):
             raise ValueError(f"{logits.shape[0]} lines of logits for {len(rows)} rows")
         scores = _penalise(logits, rows)
@@ -117,12 +132,11 @@ class Sampler:
         ids = [0] * len(rows)
         for key, lines in groups.items():
             part = scores if len(lines) == len(rows) else scores[lines]
-            drawn = part.argmax(-1) if key is _GREEDY else _draw(part, key, [rows[line].generator for line in lines])
+            drawn = part.argmax(-1) if key is _GREEDY else _draw(part, key, [rows[line] for line in lines])
             for line, token in zip(lines, drawn.tolist(), strict=True):
                 ids[line] = token
         for row, token in zip(rows, ids, strict=True):
-            if row.params.penalised:
-                row.counts[token] += 1
+            row.chosen(token)
         return ids
 
 
@@ -144,8 +158,8 @@ def _penalise(logits: Tensor, rows: Sequence[RowState]) -> Tensor:
     return scores
 
 
-def _draw(scores: Tensor, key: _Filter, generators: Sequence[torch.Generator]) -> Tensor:
-    """One id per line, by the inverse of its cumulative distribution at a number from its own generator."""
+def _draw(scores: Tensor, key: _Filter, rows: Sequence[RowState]) -> Tensor:
+    """One id per line, by the inverse of its cumulative distribution at its row's own number."""
     none = torch.empty(0, dtype=torch.long)  # transformers' filters take the ids so far and don't look at them
     if key.temperature != 1:
         scores = TemperatureLogitsWarper(float(key.temperature))(none, scores)
@@ -155,7 +169,7 @@ def _draw(scores: Tensor, key: _Filter, generators: Sequence[torch.Generator]) -
         scores = _nucleus(scores, key.top_p)
     cumulative = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
-    at = torch.cat([torch.rand(1, dtype=torch.float64, generator=one) for one in generators])
+    at = torch.cat([row.number() for row in rows])
     # Strictly below the total, so that the search ends on a token with a probability.
     target = torch.minimum(at[:, None].to(total.device) * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, target, right=True)[:, 0]

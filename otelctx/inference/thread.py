@@ -15,6 +15,8 @@ from typing import Protocol
 
 import torch
 
+from otelctx.inference.faults import kind_of
+
 __all__ = ["EngineThread", "Worker"]
 
 _log = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class EngineThread:
         self._worker: Worker | None = None
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self.failed = False
+        self.poisoned: str | None = None
+        """Why only a new process can serve again."""
 
     @property
     def alive(self) -> bool:
@@ -91,12 +95,14 @@ class EngineThread:
             self._guarded(call)
 
     def _guarded(self, call: Call) -> None:
-        """An exception here is a mistake, ours or the model's: the requests in flight fail, and no more are taken."""
+        """What comes out here is no single request's: those in flight fail, and no more are taken."""
         try:
             call()
         except Exception as error:
             _log.exception("the engine failed; requests in flight fail and no more are taken")
             self.failed = True
+            if kind_of(error) == "poisoned":
+                self.poisoned = str(error).partition("\n")[0]
             # Its frames hold the failed step's tensors.
             error.__traceback__ = None
             self._running().fail_all()

@@ -26,6 +26,7 @@ from otelctx.errors import (
     OtelctxError,
     Overloaded,
     SessionBusy,
+    SessionDeadline,
     SessionNotFound,
     StreamRequired,
     TokenLimitExceeded,
@@ -41,6 +42,7 @@ _OPERATION: Final = "chat"
 
 _OUTCOMES: Final[tuple[tuple[tuple[type[BaseException], ...], Outcome], ...]] = (
     ((asyncio.CancelledError, GeneratorExit, KeyboardInterrupt), "cancelled"),
+    ((SessionDeadline,), "deadline"),
     ((TokenLimitExceeded, InvalidRequest, SessionNotFound, SessionBusy), "rejected"),
     ((Overloaded, StreamRequired, BreakerOpen), "shed"),
     ((BudgetExhausted, ArenaExhausted), "oom"),

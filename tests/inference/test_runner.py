@@ -11,7 +11,7 @@ from transformers import BloomConfig
 
 from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
-from otelctx.inference.runner import Runner, is_out_of_memory
+from otelctx.inference.runner import Runner
 
 
 def test_the_model_is_borrowed(llama: Any, make_model: Callable[[Any], Any]) -> None:
@@ -69,13 +69,3 @@ def test_threads_are_left_alone(llama: Any, make_model: Callable[[Any], Any]) ->
     before = torch.get_num_threads()
     Runner(make_model(llama.config), rows=1, window=16).step([(0, [1])])
     assert torch.get_num_threads() == before
-
-
-def test_running_out_of_memory_is_told_from_other_errors() -> None:
-    """CUDA has a class for it; the CPU allocator raises RuntimeError, here a real one."""
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert is_out_of_memory(caught.value)
-    assert not is_out_of_memory(RuntimeError("index out of range"))
-    assert not is_out_of_memory(ValueError("not enough memory"))

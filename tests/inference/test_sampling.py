@@ -25,10 +25,9 @@ def lines(seed: int, count: int, *, spread: float = 3.0) -> torch.Tensor:
 
 
 def draw(logits: torch.Tensor, params: Params, times: int) -> Counter[int]:
-    """How often each id is drawn from one line of logits."""
-    row = RowState(params)
-    many = logits.expand(times, -1)
-    return Counter(SAMPLER.sample(many, [row] * times))
+    """How often each id is drawn from one line of logits, each time by a request with another seed."""
+    rows = [RowState(replace(params, seed=(params.seed or 0) + n)) for n in range(times)]
+    return Counter(SAMPLER.sample(logits.expand(times, -1), rows))
 
 
 @pytest.mark.parametrize("temperature", [0, 0.0, 1e-6])

@@ -14,7 +14,7 @@ from typing import Any, Final
 from opentelemetry.context import Context
 
 from otelctx.context.current import current_scope
-from otelctx.errors import ConfigError, Overloaded
+from otelctx.errors import ConfigError, Overloaded, SessionDeadline
 from otelctx.inference.core import Core
 from otelctx.inference.detokenize import Detokenizer
 from otelctx.inference.engines.base import EngineStats
@@ -106,6 +106,9 @@ class TransformersEngine:
         self._thread: EngineThread | None = None
         self._core: Core | None = None
         self._turns: dict[RunningTurn, Job] = {}
+        self._arriving = 0  # requests that are not admitted yet
+        self._none_arriving = asyncio.Event()
+        self._none_arriving.set()
         self._reserved = Reserved(self._turns.values(), self._runner.kv, self._arena, window)
         self._ladder = Ladder(
             pressure if pressure is not None else PressureLimits(),
@@ -138,6 +141,11 @@ class TransformersEngine:
     def ready(self) -> bool:
         thread = self._thread
         return not self._closed and thread is not None and thread.alive and not thread.failed
+
+    @property
+    def poisoned(self) -> str | None:
+        """Why only a new process can serve again: its device is lost to this one. ``None`` while that is not so."""
+        return None if self._thread is None else self._thread.poisoned
 
     def stats(self) -> EngineStats:
         core = self._core
@@ -190,6 +198,8 @@ class TransformersEngine:
         self._closed = True
         closing = Overloaded("the server is shutting down")
         await asyncio.gather(*(turn.interrupt(closing) for turn in list(self._turns)))
+        # Those that waited for a session or for their tokens are refused now, and give back what they hold.
+        await self._none_arriving.wait()
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
@@ -214,6 +224,8 @@ class TransformersEngine:
             ladder=self._ladder,
             capture_content=self._capture_content,
         )
+        self._arriving += 1
+        self._none_arriving.clear()
         try:
             self._running()
             self._ladder.arrived(request, report)
@@ -221,6 +233,10 @@ class TransformersEngine:
         except BaseException as error:
             report.refused(error)
             raise
+        finally:
+            self._arriving -= 1
+            if not self._arriving:
+                self._none_arriving.set()
 
     async def chat(
         self,
@@ -276,20 +292,30 @@ class TransformersEngine:
 
     async def _admit(self, request: TurnRequest, report: TurnReport) -> RunningTurn:
         request = self._prompter.check(request)
-        if request.session is None:
-            return await self._place(request, report, None)
-        lease = await self._store.lease(request.session, request.owner)
+        deadline = None if request.deadline is None else report.times.started + request.deadline
+        lease = None
+        if request.session is not None:
+            left = None if deadline is None else max(0.0, deadline - self._clock())
+            lease = await self._store.lease(request.session, request.owner, wait=left)
         try:
-            return await self._place(request, report, lease)
+            turn = await self._turn(request, report, lease, deadline)
         except BaseException:
-            lease.release()
+            if lease is not None:
+                lease.release()
             raise
+        # From here on the turn has the lease, and gives it back when the engine's thread has let go of the window.
+        await turn.placed()
+        return turn
 
-    async def _place(self, request: TurnRequest, report: TurnReport, lease: Lease | None) -> RunningTurn:
+    async def _turn(
+        self, request: TurnRequest, report: TurnReport, lease: Lease | None, deadline: float | None
+    ) -> RunningTurn:
         record = lease.record if lease is not None else None
         if record is not None:
             report.leased(record)
         prompt = await self._prompter.prompt(request, record)
+        if lease is not None and lease.released:
+            raise SessionDeadline("the turn lost its session while its messages were tokenised", param="session")
         report.neutralised(prompt.neutralised)
         request = self._ladder.prompted(request, lambda: added_tokens(prompt, record), report)
         thread, core = self._running()
@@ -299,7 +325,7 @@ class TransformersEngine:
             request=request,
             prompt=prompt,
             record=record,
-            deadline=None if request.deadline is None else report.times.started + request.deadline,
+            deadline=deadline,
             listener=turn,
             stream=self._detokenizer.stream(),
             state=RowState(request.params),
@@ -308,7 +334,6 @@ class TransformersEngine:
         self._turns[turn] = job
         turn.when_settled(partial(self._turns.pop, turn, None))
         thread.command(partial(core.admit, job))
-        await turn.placed()
         return turn
 
     def _running(self) -> tuple[EngineThread, Core]:
