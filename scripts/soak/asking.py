@@ -19,7 +19,7 @@ import otelctx
 from otelctx.exchange.node import Node
 from otelctx.settings import Settings
 from scripts.soak.ledger import BROKEN, GONE, UNPARSED, Asked, Ledger, outcome_of_answer, outcome_of_error
-from scripts.soak.worker import ID_HEADER
+from scripts.soak.options import ID_HEADER
 
 __all__ = ["MODEL", "Asking"]
 

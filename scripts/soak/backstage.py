@@ -20,8 +20,8 @@ from typing import Final, Literal
 import httpx
 
 from otelctx.testing.backends import Collector, Jaeger, Launch
+from scripts.soak.options import WorkerOptions
 from scripts.soak.relay import Relay
-from scripts.soak.worker import Settings
 
 __all__ = ["Outage", "Telemetry", "Worker", "keys", "outages", "worker"]
 
@@ -175,7 +175,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(settings: Settings, environment: dict[str, str], log: Path) -> AsyncIterator[Worker]:
+async def worker(settings: WorkerOptions, environment: dict[str, str], log: Path) -> AsyncIterator[Worker]:
     """Started and ready; at the end it has ended."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "OTELCTX_"))}
     kept = {name: os.environ[name] for name in ("OTELCTX_CACHE_DIR",) if name in os.environ}

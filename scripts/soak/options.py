@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-__all__ = ["Model", "Options"]
+__all__ = ["ID_HEADER", "Model", "Options", "WorkerOptions"]
+
+ID_HEADER: Final = "x-soak-id"
+"""With each request goes the number that it has in the client's ledger."""
 
 Model = Literal["tiny", "smollm2"]
 
@@ -30,3 +33,16 @@ class Options:
     def warm_up(self) -> float:
         """Seconds whose samples of memory do not count: rows, pages and queues have been used once by then."""
         return min(300.0, self.seconds / 3)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """``model``: as ``otelctx serve`` takes it; ``record`` and ``final`` are files that the worker writes."""
+
+    model: str
+    window: int
+    rows: int
+    seed: int
+    threads: int
+    record: str
+    final: str

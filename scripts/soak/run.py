@@ -16,15 +16,14 @@ import psutil
 
 from otelctx import semconv
 from otelctx.inference.loader import Loaded, load
-from otelctx.settings import Settings as Environment
+from otelctx.settings import Settings
 from otelctx.testing import OtlpReceiver
 from scripts.soak import replay, tiny
 from scripts.soak.actors import Actor, takes_deadlines
 from scripts.soak.asking import Asking
 from scripts.soak.backstage import Telemetry, Worker, keys, outages, worker
-from scripts.soak.options import Options
+from scripts.soak.options import Options, WorkerOptions
 from scripts.soak.seen import Seen
-from scripts.soak.worker import Settings
 
 __all__ = ["Say", "run"]
 
@@ -44,7 +43,7 @@ async def run(options: Options, folder: Path, say: Say) -> Seen:
     seen = Seen(options)
     record, final, key = folder / "turns.jsonl", folder / "final.json", keys()
     loaded = await asyncio.to_thread(_load, options, folder)
-    settings = Settings(
+    settings = WorkerOptions(
         model=str(folder / "tiny") if options.model == "tiny" else "smollm2",
         window=options.window,
         rows=options.rows,
@@ -82,7 +81,7 @@ async def run(options: Options, folder: Path, say: Say) -> Seen:
 
 
 def _load(options: Options, folder: Path) -> Loaded:
-    cache = Environment.load().cache_dir
+    cache = Settings.load().cache_dir
     return load(tiny.write(folder / "tiny") if options.model == "tiny" else "smollm2", cache_dir=cache)
 
 

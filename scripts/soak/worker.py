@@ -1,7 +1,7 @@
 """The worker under load: what ``otelctx serve`` runs, with an engine that fails by schedule and can be asked about.
 
-``python -m scripts.soak.worker SETTINGS`` where SETTINGS is the JSON of :class:`Settings`. Nothing of the package is
-changed: the process is the command's own, and its engine and application are wrapped on their way into it.
+``python -m scripts.soak.worker OPTIONS``, the JSON of :class:`~scripts.soak.options.WorkerOptions`. Nothing of the
+package is changed: the process is the command's own, and engine and application are wrapped on their way into it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,27 +20,12 @@ from otelctx.asgi.owner import owner_of
 from otelctx.cli import worker
 from otelctx.cli.options import Options
 from otelctx.cli.serve import listener
-from otelctx.settings import Settings as Environment
+from otelctx.settings import Settings
 from scripts.soak.faults import Faults, Schedule
+from scripts.soak.options import ID_HEADER, WorkerOptions
 from scripts.soak.recorder import REQUEST, Recorder
 
-__all__ = ["ID_HEADER", "Settings"]
-
-ID_HEADER: Final = "x-soak-id"
 _PREFIX: Final = "/soak/"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """``model``: as ``otelctx serve`` takes it; ``record`` and ``final`` are files that the worker writes."""
-
-    model: str
-    window: int
-    rows: int
-    seed: int
-    threads: int
-    record: str
-    final: str
 
 
 class Control:
@@ -101,7 +86,7 @@ class Control:
         return found
 
 
-def main(settings: Settings) -> None:
+def main(settings: WorkerOptions) -> None:
     torch.set_num_threads(settings.threads)
     make_engine, make_app, configure = worker._engine, worker.app, worker.configure
     made: list[Any] = []
@@ -122,13 +107,13 @@ def main(settings: Settings) -> None:
     replaced = {"_engine": wrapped_engine, "app": wrapped_app, "configure": kept_handle}
     vars(worker).update(replaced)
     with listener("127.0.0.1", 0) as bound:
-        worker.work(_options(settings), Environment.load(), bound)
+        worker.work(_options(settings), Settings.load(), bound)
     made[1].flush()
     watch = made[2]._watch
     Path(settings.final).write_text(json.dumps({"handed": watch.handed, "delivered": watch.delivered}))
 
 
-def _options(settings: Settings) -> Options:
+def _options(settings: WorkerOptions) -> Options:
     return Options(
         model=settings.model,
         host="127.0.0.1",
@@ -144,4 +129,4 @@ def _options(settings: Settings) -> Options:
 
 
 if __name__ == "__main__":
-    main(Settings(**json.loads(sys.argv[1])))
+    main(WorkerOptions(**json.loads(sys.argv[1])))
