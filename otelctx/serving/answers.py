@@ -19,12 +19,14 @@ __all__ = ["NotFound", "dumps", "failed", "known_error", "no_such_route", "of_er
 # No shared cache may keep an answer: it may carry an ack, which is one session's.
 _HEADERS: Final = {"cache-control": "no-store"}
 _SHOWN: Final = 200  # characters of a path
+_BASE: Final = "the base URL lacks /v1"
 # Parts of OpenAI's API that clients try first or by default, and what to use instead.
 _HINTS: Final[Mapping[str, str]] = {
     "/v1/responses": "this server has no Responses API; use /v1/chat/completions",
-    "/v1/completions": "this server has no text completions; use /v1/chat/completions",
     "/v1/embeddings": "this server makes no embeddings",
-    "/chat/completions": "the base URL lacks /v1",
+    "/chat/completions": _BASE,
+    "/completions": _BASE,
+    "/models": _BASE,
 }
 
 
@@ -62,6 +64,10 @@ async def no_such_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.url.path[:_SHOWN]
     hint = _HINTS.get(path.rstrip("/"))
+    if hint is None and status == 404:
+        hint = (
+            "paths end without a slash" if path.endswith("/") and path != "/" else "/openapi.json lists what there is"
+        )
     message = f"{request.method} {path} does not exist" if status == 404 else f"{path} does not take {request.method}"
     wrong = InvalidRequest(f"{message}: {hint}" if hint else message, code=_code(status))
     answer = reply(wrong.body(), status)

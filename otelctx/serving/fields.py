@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from otelctx.errors import InvalidRequest
 
-__all__ = ["boolean", "integer", "mapping", "number", "text", "wrong"]
+__all__ = ["boolean", "integer", "known", "mapping", "number", "shown", "text", "wrong"]
 
 _NAMES: Final[dict[type, str]] = {
     str: "a string",
@@ -51,24 +51,30 @@ def boolean(body: Mapping[str, Any], name: str, default: bool = False, *, at: st
     return value
 
 
-def integer(body: Mapping[str, Any], name: str, low: int, high: int, *, at: str = "") -> int | None:
-    """An integer in [low, high]; ``True`` is none."""
+def integer(body: Mapping[str, Any], name: str, low: int, high: float, *, at: str = "") -> int | None:
+    """An integer in [low, high]. ``True`` is none, ``5.0`` is one: JSON has only one kind of number."""
     value = body.get(name)
     if value is None:
         return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
     if type(value) is not int:
         raise wrong(at + name, "an integer", value)
     return int(_within(value, at + name, low, high))
 
 
-def number(body: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
-    """A finite number in [low, high]."""
+def number(
+    body: Mapping[str, Any], name: str, low: float, high: float, *, above: bool = False, at: str = ""
+) -> float | None:
+    """A finite number in [low, high], or in (low, high] if ``above``."""
     value = body.get(name)
     if value is None:
         return None
     if type(value) not in (int, float):
-        raise wrong(name, "a number", value)
-    return float(_within(value, name, low, high))
+        raise wrong(at + name, "a number", value)
+    if above and value == low:
+        raise InvalidRequest(f"{at + name} must be greater than {low}", code="value_out_of_range", param=at + name)
+    return float(_within(value, at + name, low, high))
 
 
 def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any] | None:
@@ -76,6 +82,21 @@ def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     if value is not None and type(value) is not dict:
         raise wrong(name, "an object", value)
     return value
+
+
+def known(body: Mapping[str, Any], names: Collection[str], param: str) -> None:
+    """Raise :class:`~otelctx.errors.InvalidRequest` if the object ``param`` has fields that are not in ``names``."""
+    if unknown := [name for name in body if name not in names]:
+        raise InvalidRequest(
+            f"unknown parameter: {param}.{shown(unknown[0])}; it takes {', '.join(sorted(names))}",
+            code="unknown_parameter",
+            param=param,
+        )
+
+
+def shown(name: str) -> str:
+    """A name from outside, fit for a message: short, and ASCII whatever it holds."""
+    return name[:64].encode("ascii", "backslashreplace").decode()
 
 
 def _within(value: float, param: str, low: float, high: float) -> float:

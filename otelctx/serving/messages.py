@@ -9,10 +9,50 @@ from otelctx.errors import InvalidRequest
 from otelctx.inference.turn import ROLES, Message
 from otelctx.serving.fields import text, wrong
 
-__all__ = ["messages"]
+__all__ = ["SCHEMA", "messages"]
 
 _PARTS: Final = {"text": "text", "refusal": "refusal"}  # part's type → its field
 _TOOL_FIELDS: Final = ("tool_calls", "function_call")
+_UNUSED: Final[tuple[Any, ...]] = (None, [], {})  # values of tools' fields that clients send without tools
+
+
+def _schema(roles: list[str], *, empty: bool) -> dict[str, Any]:
+    """JSON Schema of a message of one of ``roles``; ``empty`` says whether it may go without content."""
+    parts = [
+        {
+            "type": "object",
+            "properties": {"type": {"const": kind}, field: {"type": "string"}},
+            "required": ["type", field],
+        }
+        for kind, field in _PARTS.items()
+    ]
+    contents: list[dict[str, Any]] = [
+        {"type": "string"},
+        {"type": "array", "items": {"anyOf": parts}, "minItems": 1},
+        *([{"type": "null"}] if empty else []),
+    ]
+    return {
+        "type": "object",
+        "properties": {
+            "role": {"enum": roles},
+            "content": {"anyOf": contents},
+            "name": {"type": ["string", "null"]},
+            **{field: {"enum": [*_UNUSED], "description": "No tools here."} for field in _TOOL_FIELDS},
+        },
+        "required": ["role"] if empty else ["role", "content"],
+    }
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "anyOf": [
+            _schema([role for role in ROLES if role != "assistant"], empty=False),
+            _schema(["assistant"], empty=True),
+        ]
+    },
+}
 
 
 def messages(value: object) -> tuple[Message, ...]:
@@ -31,7 +71,7 @@ def _message(item: object, at: str) -> Message:
         raise wrong(at, "an object", item)
     role = _role(item.get("role"), f"{at}.role")
     for field in _TOOL_FIELDS:
-        if item.get(field):
+        if item.get(field) not in _UNUSED:
             raise InvalidRequest(
                 f"{at}.{field}: this server does not call tools", code="unsupported_parameter", param=f"{at}.{field}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,7 +35,10 @@ class Models:
         return reply({"object": "list", "data": [self._model()]})
 
     async def one(self, request: Request) -> Response:
-        require(self._engine, request.path_params["model"])
+        name = request.path_params["model"]
+        if not name:
+            raise HTTPException(404)
+        require(self._engine, name)
         return reply(self._model())
 
     def _model(self) -> dict[str, Any]:

@@ -1,75 +1,95 @@
 """Which parameters of OpenAI's API mean nothing here, and which ask for something that this server doesn't do.
 
-Silently ignoring a parameter that changes the answer is worse than refusing it.
+Silently ignoring a parameter that changes the answer is worse than refusing it. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from otelctx.errors import InvalidRequest
+from otelctx.serving.fields import shown
 
-__all__ = ["check"]
-
-
-def _anything(value: object) -> bool:
-    return True
+__all__ = ["CHAT", "TEXT", "Inert", "check"]
 
 
-def _text(value: object) -> bool:
-    return isinstance(value, str)
+@dataclass(frozen=True, slots=True)
+class Inert:
+    """``leaves_alone`` tells whether a value of the parameter leaves the answer as it is; ``schema`` says the same."""
+
+    leaves_alone: Callable[[object], bool]
+    schema: dict[str, Any]
 
 
-def _one_of(*accepted: object) -> Callable[[object], bool]:
-    return lambda value: any(type(value) is type(a) and value == a for a in accepted)
+def _only(*accepted: object) -> Inert:
+    def same(value: object) -> bool:
+        # 1 == True, to Python alone.
+        return any(value == a and isinstance(value, bool) is isinstance(a, bool) for a in accepted)
+
+    return Inert(same, {"enum": [*accepted, None]})
 
 
-def _empty(value: object) -> bool:
-    return value in ([], {})
+_ANYTHING: Final = Inert(lambda value: True, {})
+_TEXT: Final = Inert(lambda value: isinstance(value, str), {"type": ["string", "null"]})
+_EMPTY: Final = _only([], {})
 
-
-# parameter → whether this value of it leaves the answer as it is
-_INERT: Final[Mapping[str, Callable[[object], bool]]] = {
-    # hints for OpenAI's own billing, caching and abuse control
-    "metadata": _anything,
-    "prompt_cache_key": _text,
-    "prompt_cache_retention": _text,
-    "safety_identifier": _text,
-    "service_tier": _one_of("auto", "default"),
-    "store": _one_of(False),
-    "user": _text,
+# hints for OpenAI's own billing, caching and abuse control
+_HINTS: Final[Mapping[str, Inert]] = {
+    "metadata": _ANYTHING,
+    "prompt_cache_key": _TEXT,
+    "prompt_cache_retention": _TEXT,
+    "safety_identifier": _TEXT,
+    "service_tier": _only("auto", "default"),
+    "store": _only(False),
+    "user": _TEXT,
+}
+CHAT: Final[Mapping[str, Inert]] = {
+    **_HINTS,
     # with a value that asks for what is done anyway
-    "audio": _empty,
-    "function_call": _one_of("none", "auto"),
-    "functions": _empty,
-    "logit_bias": _empty,
-    "logprobs": _one_of(False),
-    "modalities": _one_of(["text"]),
-    "n": _one_of(1),
-    "parallel_tool_calls": _anything,  # without tools it has nothing to say
-    "prediction": _empty,
-    "response_format": _one_of({"type": "text"}),
-    "tool_choice": _one_of("none", "auto"),
-    "tools": _empty,
-    "top_logprobs": _one_of(0),
+    "audio": _EMPTY,
+    "function_call": _only("none", "auto"),
+    "functions": _EMPTY,
+    "logit_bias": _EMPTY,
+    "logprobs": _only(False),
+    "modalities": _only(["text"]),
+    "n": _only(1),
+    "parallel_tool_calls": _ANYTHING,  # without tools it has nothing to say
+    "prediction": _EMPTY,
+    "response_format": _only({"type": "text"}),
+    "tool_choice": _only("none", "auto"),
+    "tools": _EMPTY,
+    "top_logprobs": _only(0),
     # never inert
-    "reasoning_effort": _empty,
-    "verbosity": _empty,
-    "web_search_options": _empty,
+    "reasoning_effort": _EMPTY,
+    "verbosity": _EMPTY,
+    "web_search_options": _EMPTY,
+}
+TEXT: Final[Mapping[str, Inert]] = {
+    **_HINTS,
+    "best_of": _only(1),
+    "echo": _only(False),
+    "logit_bias": _EMPTY,
+    "logprobs": _only(),  # 0 asks for the drawn token's
+    "n": _only(1),
+    "suffix": _only(""),
 }
 
 
-def check(body: Mapping[str, Any], known: frozenset[str]) -> None:
+def check(body: Mapping[str, Any], known: frozenset[str], inert: Mapping[str, Inert]) -> None:
     """Raise :class:`~otelctx.errors.InvalidRequest` for a parameter outside ``known`` that can't be honoured."""
     for name, value in body.items():
         if name in known or value is None:
             continue
-        inert = _INERT.get(name)
-        if inert is None:
-            shown = name[:64].encode("ascii", "backslashreplace").decode()
-            raise InvalidRequest(f"unknown parameter: {shown}", code="unknown_parameter", param=shown)
-        if not inert(value):
+        found = inert.get(name)
+        if found is None:
             raise InvalidRequest(
-                f"{name} is not supported by this server with this value", code="unsupported_parameter", param=name
+                f"unknown parameter: {shown(name)}; leave it out", code="unknown_parameter", param=shown(name)
+            )
+        if not found.leaves_alone(value):
+            raise InvalidRequest(
+                f"{name} is not supported by this server with this value; leave it out",
+                code="unsupported_parameter",
+                param=name,
             )

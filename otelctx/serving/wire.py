@@ -1,15 +1,20 @@
-"""The objects of a chat completion as OpenAI's API spells them, plus ``otelctx``. Pure: ids and times are passed in."""
+"""The objects of an answer as OpenAI's API spells them, plus ``otelctx``. Pure: ids and times are passed in.
+
+An answer has a choice for each turn. What a choice looks like is the difference between chat and text.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from otelctx.context.state import Window
 from otelctx.inference.turn import TurnResult, Usage
 from otelctx.serving.answers import dumps
 
-__all__ = ["DONE", "Completion", "event", "extension"]
+__all__ = ["DONE", "ChatForm", "Form", "TextForm", "event", "extension"]
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -22,72 +27,136 @@ def event(value: object) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """What every object of one answer has in common. ``created`` is in seconds since the epoch."""
+class Form:
+    """What every object of one answer has in common. ``id`` without its prefix; ``created`` in seconds since the epoch.
+
+    With ``usage`` each chunk of a stream has that field: ``null`` but for the last one, as the API has it.
+    """
 
     id: str
     created: int
     model: str
+    usage: bool = False
 
-    def whole(self, text: str, result: TurnResult, ack: str | None = None) -> Json:
+    prefix: ClassVar[str]
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+
+    @abstractmethod
+    def choice(self, index: int, text: str, reason: str) -> Json:
+        """A whole choice."""
+
+    @abstractmethod
+    def opening(self, index: int) -> Json | None:
+        """The piece that opens a choice in a stream, if one does."""
+
+    @abstractmethod
+    def piece(self, index: int, text: str, reason: str | None = None) -> Json:
+        """A piece of a choice."""
+
+    def whole(self, texts: Sequence[str], results: Sequence[TurnResult], ack: str | None = None) -> Json:
         """The answer in one piece."""
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": result.finish_reason,
-        }
-        head = self._head("chat.completion", [choice])
-        return head | {"usage": _usage(result.usage), "otelctx": extension(result, ack)}
+        choices = [
+            self.choice(index, text, result.finish_reason)
+            for index, (text, result) in enumerate(zip(texts, results, strict=True))
+        ]
+        own = {"usage": _usage(results), "otelctx": extension(results, ack)}
+        return self._head(self.whole_object, choices) | own
 
-    def first(self) -> Json:
-        """The chunk that opens a stream: whose answer it is."""
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+    def chunk(self, piece: Json) -> Json:
+        head = self._head(self.chunk_object, [piece])
+        return head | {"usage": None} if self.usage else head
 
-    def text(self, text: str) -> Json:
-        return self._chunk({"content": text})
-
-    def finish(self, reason: str) -> Json:
-        return self._chunk({}, reason)
-
-    def usage(self, usage: Usage) -> Json:
+    def used(self, results: Sequence[TurnResult]) -> Json:
         """The chunk that a client asked for by ``stream_options``."""
-        return self._head("chat.completion.chunk", []) | {"usage": _usage(usage)}
-
-    def _chunk(self, delta: Json, reason: str | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return self._head("chat.completion.chunk", [choice])
+        return self._head(self.chunk_object, []) | {"usage": _usage(results)}
 
     def _head(self, kind: str, choices: list[Json]) -> Json:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        return {
+            "id": f"{self.prefix}{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
 
 
-def extension(result: TurnResult, ack: str | None) -> Json:
+class ChatForm(Form):
+    """An answer of ``/v1/chat/completions``."""
+
+    __slots__ = ()
+    prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def choice(self, index: int, text: str, reason: str) -> Json:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": reason,
+        }
+
+    def opening(self, index: int) -> Json:
+        return self._delta(index, {"role": "assistant", "content": "", "refusal": None}, None)
+
+    def piece(self, index: int, text: str, reason: str | None = None) -> Json:
+        return self._delta(index, {"content": text} if text else {}, reason)
+
+    def _delta(self, index: int, delta: Json, reason: str | None) -> Json:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+class TextForm(Form):
+    """An answer of ``/v1/completions``."""
+
+    __slots__ = ()
+    prefix = "cmpl-"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def choice(self, index: int, text: str, reason: str) -> Json:
+        return self.piece(index, text, reason)
+
+    def opening(self, index: int) -> None:
+        return None
+
+    def piece(self, index: int, text: str, reason: str | None = None) -> Json:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+
+
+def extension(results: Sequence[TurnResult], ack: str | None) -> Json:
     """The ``otelctx`` object of an answer: what OpenAI's API has no words for. All counts are tokens.
 
     ``dropped``: removed from the prompt to make it fit; ``reused``: not computed again; ``limit``: which limit ended
     the answer; ``cut``: the structure that this cut; ``degraded``: ``max_tokens`` if pressure left less room for the
     answer than was asked for; ``ack``: what the caller's context learns at the answer's end, as the value of an
-    ``otelctx-ack`` header.
+    ``otelctx-ack`` header. Of several turns the counts are sums, and what is true of one turn alone is ``null``.
     """
+    one = results[0] if len(results) == 1 else None
     return {
-        "session": result.session,
-        "window": None if result.window is None else _window(result.window),
-        "dropped": result.usage.dropped_tokens,
-        "reused": result.usage.cached_tokens,
-        "limit": result.limit,
-        "cut": result.cut,
-        "degraded": result.degraded,
+        "session": one and one.session,
+        "window": None if one is None or one.window is None else _window(one.window),
+        "dropped": sum(result.usage.dropped_tokens for result in results),
+        "reused": sum(result.usage.cached_tokens for result in results),
+        "limit": one and one.limit,
+        "cut": one and one.cut,
+        "degraded": one and one.degraded,
         "ack": ack,
     }
 
 
-def _usage(usage: Usage) -> Json:
+def _usage(results: Sequence[TurnResult]) -> Json:
+    total = Usage(
+        prompt_tokens=sum(result.usage.prompt_tokens for result in results),
+        completion_tokens=sum(result.usage.completion_tokens for result in results),
+        cached_tokens=sum(result.usage.cached_tokens for result in results),
+    )
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "total_tokens": total.prompt_tokens + total.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": total.cached_tokens},
     }
 
 

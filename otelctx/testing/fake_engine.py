@@ -68,7 +68,7 @@ class FakeEngine:
         if self.refuse is not None:
             raise self.refuse
         self.turns.append(request)
-        prompt = sum(len(m.content.split()) for m in request.messages) + self._history(request)
+        prompt = _tokens(request) + self._history(request)
         if prompt > self.window:
             self.outcomes.append("rejected")
             raise TokenLimitExceeded(
@@ -127,6 +127,12 @@ class FakeEngine:
         self.outcomes.append(outcome)
         if request.session is not None and outcome in ("completed", "length"):
             self._sessions[request.session] = (request.owner, tokens)
+
+
+def _tokens(request: TurnRequest) -> int:
+    if request.prompt is not None:
+        return len(request.prompt.split() if isinstance(request.prompt, str) else request.prompt)
+    return sum(len(message.content.split()) for message in request.messages)
 
 
 class FakeAdmitted:

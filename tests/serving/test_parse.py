@@ -11,23 +11,29 @@ from hypothesis import strategies as st
 
 from otelctx.errors import InvalidRequest
 from otelctx.inference.sampling import Params
-from otelctx.inference.turn import Message
+from otelctx.inference.turn import Message, TurnRequest
 from otelctx.serving import parse
 from otelctx.serving.body import decode
+from otelctx.serving.parameters import MAX_TOKENS
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def chat(**fields: Any) -> parse.ChatRequest:
-    return parse.chat({"model": "m", "messages": HELLO} | fields, owner="anonymous")
+def chat(**fields: Any) -> parse.CompletionRequest:
+    return parse.chat({"model": "m", "messages": HELLO} | fields, parse.Caller("anonymous"))
+
+
+def one(**fields: Any) -> TurnRequest:
+    (turn,) = chat(**fields).turns
+    return turn
 
 
 def test_defaults_are_those_of_the_api() -> None:
-    request = chat()
-    assert request.turn.messages == (Message("user", "hello"),)
-    assert request.turn.params == Params()
-    assert (request.turn.max_tokens, request.turn.stop, request.turn.stream) == (None, (), False)
-    assert (request.turn.session, request.include_usage, request.model) == (None, False, "m")
+    request, turn = chat(), one()
+    assert turn.messages == (Message("user", "hello"),)
+    assert turn.params == Params()
+    assert (turn.max_tokens, turn.stop, turn.stream, turn.deadline, turn.when_full) == (None, (), False, None, None)
+    assert (turn.session, request.include_usage, request.model) == (None, False, "m")
 
 
 def test_null_counts_as_absent_for_every_optional_parameter() -> None:
@@ -56,7 +62,7 @@ def test_null_counts_as_absent_for_every_optional_parameter() -> None:
 
 
 def test_everything_that_is_supported_reaches_the_turn() -> None:
-    turn = chat(
+    request = chat(
         temperature=0.5,
         top_p=1,
         seed=-7,
@@ -72,11 +78,13 @@ def test_everything_that_is_supported_reaches_the_turn() -> None:
         tools=[],
         response_format={"type": "text"},
         logprobs=False,
-        otelctx={"session": "s", "mode": "append"},
+        otelctx={"session": "s", "mode": "append", "when_full": "slide", "timeout": 2.5},
     )
-    assert turn.include_usage
-    assert turn.turn.params == Params(temperature=0.5, top_p=1.0, seed=-7, frequency_penalty=-2.0, presence_penalty=2.0)
-    assert (turn.turn.stop, turn.turn.stream, turn.turn.max_tokens, turn.turn.session) == (("a", "b"), True, 5, "s")
+    assert request.include_usage
+    (turn,) = request.turns
+    assert turn.params == Params(temperature=0.5, top_p=1.0, seed=-7, frequency_penalty=-2.0, presence_penalty=2.0)
+    assert (turn.stop, turn.stream, turn.max_tokens, turn.session) == (("a", "b"), True, 5, "s")
+    assert (turn.when_full, turn.deadline) == ("slide", 2.5)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +106,7 @@ def test_everything_that_is_supported_reaches_the_turn() -> None:
     ],
 )
 def test_messages_as_clients_send_them(message: dict[str, Any], expected: Message) -> None:
-    assert chat(messages=[message]).turn.messages == (expected,)
+    assert one(messages=[message]).messages == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +174,18 @@ def test_messages_as_clients_send_them(message: dict[str, Any], expected: Messag
         ({"otelctx": "s"}, "otelctx", "invalid_type"),
         ({"otelctx": {"mode": "append"}}, "otelctx.session", "invalid_type"),
         ({"otelctx": {"session": "", "mode": "append"}}, "otelctx.session", "invalid_session"),
+        ({"otelctx": {"session": "s" * 257, "mode": "append"}}, "otelctx.session", "invalid_session"),
+        ({"otelctx": {"when_full": "ring"}}, "otelctx.when_full", "invalid_value"),
+        ({"otelctx": {"when_full": []}}, "otelctx.when_full", "invalid_value"),
+        ({"otelctx": {"timeout": 0}}, "otelctx.timeout", "value_out_of_range"),
+        ({"otelctx": {"timeout": -1}}, "otelctx.timeout", "value_out_of_range"),
+        ({"otelctx": {"timeout": 86401}}, "otelctx.timeout", "value_out_of_range"),
+        ({"otelctx": {"timeout": float("inf")}}, "otelctx.timeout", "value_out_of_range"),
+        ({"otelctx": {"timeout": "5"}}, "otelctx.timeout", "invalid_type"),
+        ({"otelctx": {"timeout": True}}, "otelctx.timeout", "invalid_type"),
+        ({"seed": 1.5}, "seed", "invalid_type"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options", "unknown_parameter"),
+        ({"messages": [HELLO[0] | {"tool_calls": 0}]}, "messages[0].tool_calls", "unsupported_parameter"),
         ({"otelctx": {"session": "s"}}, "otelctx.mode", "invalid_mode"),
         ({"otelctx": {"session": "s", "mode": "replace"}}, "otelctx.mode", "invalid_mode"),
         ({"otelctx": {"session": "s", "mode": "append", "x": 1}}, "otelctx", "unknown_parameter"),
@@ -179,17 +199,18 @@ def test_what_is_refused_names_the_parameter(fields: dict[str, Any], param: str,
 
 
 def test_a_huge_max_tokens_is_clipped_and_not_refused() -> None:
-    assert chat(max_tokens=10**30).turn.max_tokens == parse.MAX_TOKENS
+    assert one(max_tokens=10**30).max_tokens == MAX_TOKENS
+    assert one(max_completion_tokens=1e300).max_tokens == MAX_TOKENS
 
 
 def test_the_session_of_the_context_must_not_contradict_the_body_and_never_stands_in_for_it() -> None:
     body = {"model": "m", "messages": HELLO, "otelctx": {"session": "a", "mode": "append"}}
-    assert parse.chat(body, owner="o", context_session="a").turn.session == "a"
+    assert parse.chat(body, parse.Caller("o", "a")).turns[0].session == "a"
     with pytest.raises(InvalidRequest) as raised:
-        parse.chat(body, owner="o", context_session="b")
+        parse.chat(body, parse.Caller("o", "b"))
     assert raised.value.code == "session_mismatch"
     del body["otelctx"]
-    assert parse.chat(body, owner="o", context_session="b").turn.session is None
+    assert parse.chat(body, parse.Caller("o", "b")).turns[0].session is None
 
 
 @pytest.mark.parametrize(
@@ -223,6 +244,7 @@ NAMES = st.sampled_from(
     [
         "model",
         "messages",
+        "prompt",
         "max_tokens",
         "temperature",
         "stop",
@@ -240,4 +262,6 @@ NAMES = st.sampled_from(
 def test_any_json_is_either_taken_or_refused(body: dict[str, Any]) -> None:
     """No input raises anything but the error that says what is wrong."""
     with suppress(InvalidRequest):
-        assert parse.chat(body, owner="o").turn.messages
+        assert parse.chat(body, parse.Caller("o")).turns
+    with suppress(InvalidRequest):
+        assert parse.text(body, parse.Caller("o")).turns

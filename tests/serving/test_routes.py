@@ -82,9 +82,10 @@ async def test_health_is_of_the_process_and_readiness_of_the_engine(direct: Any)
     ("method", "path", "status", "word"),
     [
         ("POST", "/v1/responses", 404, "use /v1/chat/completions"),
-        ("POST", "/v1/completions", 404, "use /v1/chat/completions"),
         ("POST", "/chat/completions", 404, "lacks /v1"),
-        ("GET", "/v1/nothing", 404, "does not exist"),
+        ("POST", "/v1/chat/completions/", 404, "paths end without a slash"),
+        ("GET", "/v1/models/", 404, "paths end without a slash"),
+        ("GET", "/v1/nothing", 404, "openapi.json lists"),
         ("GET", "/", 404, "does not exist"),
         ("GET", CHAT, 405, "does not take GET"),
         ("PUT", "/v1/sessions/s", 405, "does not take PUT"),
