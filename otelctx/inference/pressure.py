@@ -47,8 +47,8 @@ Steps = tuple[Threshold, Threshold, Threshold]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``ttft``: the target for the time to first token, in seconds. ``period`` and ``dwell`` in seconds: a signal is
-    looked at once a period, and stays at a level for ``dwell`` at least. ``samples``: times to first token that it
-    takes to climb. ``memory`` and ``latency``: thresholds of levels 1 to 3, both columns growing.
+    looked at once a period, and stays at a level for ``dwell`` at least. ``samples``: first tokens that it takes
+    to climb. ``memory`` and ``latency``: thresholds of levels 1 to 3, both columns growing.
 
     The default target is the time after which a reader's attention is known to be elsewhere. Raises
     :class:`~otelctx.errors.ConfigError`.
@@ -102,19 +102,20 @@ class Move:
 class Pressure:
     """The ladder. Times are seconds of one monotonic clock, passed in.
 
-    Times to first token are counted until there are ``samples`` of them, over several periods if need be; then they
-    decide, and counting begins anew. Fewer than that never let the signal climb. They let it come down, since a worker
-    that has little to do, and does it in time, is under no pressure; a period without any counts as 0.
+    The latency is that of one period. It climbs once ``samples`` first tokens came in successive periods that all stood
+    at the threshold: in one of a busy worker, in several of one so slow that it gives fewer. A few are enough to come
+    down, since a worker that has little to do, and does it in time, is under no pressure; a period without any counts
+    as 0.
     """
 
-    __slots__ = ("_began", "_fresh", "_limits", "_moved", "_tail", "levels", "values")
+    __slots__ = ("_began", "_evidence", "_limits", "_moved", "_tail", "levels", "values")
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
         self._began = now
         self._moved: dict[Signal, float] = dict.fromkeys(SIGNALS, -math.inf)
         self._tail = Tail(bound for step in limits.latency for bound in step)
-        self._fresh = False
+        self._evidence = 0  # first tokens of successive periods that stood at the next level's threshold
         self.levels: dict[Signal, int] = dict.fromkeys(SIGNALS, 0)
         self.values: dict[Signal, float] = dict.fromkeys(SIGNALS, 0.0)
 
@@ -126,7 +127,6 @@ class Pressure:
     def first_token(self, seconds: float) -> None:
         """A turn that was admitted had its first token after ``seconds``."""
         self._tail.add(seconds / self._limits.ttft)
-        self._fresh = True
 
     def due(self, now: float) -> bool:
         """Whether the period is over."""
@@ -155,15 +155,13 @@ class Pressure:
 
     def _latency(self, waits: Iterable[float]) -> tuple[float, bool]:
         """The signal, and whether it stands on enough to climb."""
-        limits = self._limits
-        least = limits.latency[0].exit
-        slow = [ratio for wait in waits if (ratio := wait / limits.ttft) >= least]
-        fresh, self._fresh = self._fresh or bool(slow), False
-        value = self._tail.p99(slow) if fresh else 0.0
-        enough = self._tail.count + len(slow) >= limits.samples
-        if enough or not fresh:
-            self._tail.clear()
-        return value, enough and fresh
+        limits, steps, level = self._limits, self._limits.latency, self.levels["latency"]
+        slow = [ratio for wait in waits if (ratio := wait / limits.ttft) >= steps[0].exit]
+        count, value = self._tail.count + len(slow), self._tail.p99(slow)
+        self._tail.clear()
+        high = level < len(steps) and value >= steps[level].enter
+        self._evidence = self._evidence + count if high else 0
+        return value, self._evidence >= limits.samples
 
     def _move(self, signal: Signal, value: float, may_climb: bool, now: float) -> Move | None:
         self.values[signal] = value
@@ -178,4 +176,6 @@ class Pressure:
             return None
         self._moved[signal] = now
         self.levels[signal] = after
+        if signal == "latency":
+            self._evidence = 0
         return Move(signal, before, after, value)
