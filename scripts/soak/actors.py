@@ -36,7 +36,7 @@ _BAD: Final[tuple[bytes, ...]] = (
 # How often, of the sum.
 _WEIGHTS: Final[Mapping[str, int]] = {
     "whole": 28, "stream": 28, "slow": 3, "cancel": 9, "reset": 7, "too_long": 3, "bad": 3, "deadline": 5,
-    "priority": 6, "at_once": 2, "delete": 6,
+    "priority": 6, "at_once": 2, "delete": 9,
 }  # fmt: skip
 
 

@@ -193,10 +193,9 @@ async def _prove(seen: Seen, asking: Asking, telemetry: Telemetry) -> list[str]:
     """After all outages, some more requests must be whole in Jaeger. Returns what is not."""
     wrong = []
     wanted = {"POST /v1/chat/completions", "chat soak", "queue", "prefill", "decode"}
-    for number in range(_PROOFS):
-        trace = secrets.token_hex(16)
-        asked = seen.ledger.open("proof", None)
-        await asking.traced(asked, trace, f"Number {number}")
+    traces = [secrets.token_hex(16) for _ in range(_PROOFS)]
+    await asyncio.gather(*(asking.traced(seen.ledger.open("proof", None), trace) for trace in traces))
+    for trace in traces:
         try:
             await asyncio.to_thread(
                 telemetry.jaeger.wait_for, trace, lambda spans: wanted <= {span["operationName"] for span in spans}
