@@ -66,7 +66,11 @@ def _ids(value: object, at: str) -> tuple[int, ...]:
         raise wrong(at, "an array of token ids", value)
     if not value:
         raise InvalidRequest(f"{at} must not be empty", code="empty_array", param=at)
-    if set(map(type, value)) != {int}:
+    kinds = set(map(type, value))
+    if float in kinds:  # JSON has only one kind of number
+        value = [int(item) if type(item) is float and item.is_integer() else item for item in value]
+        kinds = set(map(type, value))
+    if kinds != {int}:
         index, item = next((i, item) for i, item in enumerate(value) if type(item) is not int)
         raise wrong(f"{at}[{index}]", "a token id (an integer)", item)
     if min(value) < 0 or max(value) > _MAX_ID:
