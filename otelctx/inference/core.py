@@ -28,6 +28,7 @@ from otelctx.inference.stepping import Stepped, Stepper
 from otelctx.inference.tokenizer import ChatTokenizer
 from otelctx.inference.turn import FinishReason, Limit
 from otelctx.sessions.arena import Arena, pages_for
+from otelctx.sessions.record import SessionRecord, reclaim
 
 __all__ = ["Core", "Post"]
 
@@ -283,6 +284,7 @@ class Core:
         if job.record is None:
             placed = place_alone(job.prompt, self._runner.window, most, mode)
         else:
+            self._make_room(job.record, pages_for(len(job.prompt.ids)) + 2)
             placed = place(job.record, job.prompt, most, mode)
         job.ids, job.output, job.tx = placed.ids, placed.verdict.output, placed.tx
         pinned = len(job.prompt.head) if job.record is None else job.record.window.pinned
@@ -299,13 +301,21 @@ class Core:
         window = job.record.window
         # Asked for now, so that an answer that was shown can always be kept.
         slides = len(job.ids) + job.output > window.limit
-        promised = pages_for(window.limit if slides else job.output) + 1
-        if self._arena.free_pages < self._promised + promised:
+        promised = pages_for(window.limit) + 2 if slides else pages_for(job.output) + 1
+        if not self._make_room(job.record, self._promised + promised):
             self._close(job, commit=False)
             raise ArenaExhausted("the memory for sessions is used up; try again later")
         job.promised = promised
         self._promised += promised
         return Admission(placed.verdict, placed.before, placed.evicted, window.evicted, window.version)
+
+    def _make_room(self, record: SessionRecord, pages: int) -> bool:
+        """Whether ``pages`` pages are free, once ``record`` and the other sessions here have given up versions for it.
+        Versions of idle sessions are the store's, and made room when this one was leased."""
+        if not self._arena.can_allocate(pages):
+            others = (job.record for job in self._jobs.values() if job.record is not None)
+            reclaim((record, *others), self._arena, pages)
+        return self._arena.can_allocate(pages)
 
     def _close(self, job: Job, commit: bool) -> OtelctxError | None:
         """End the transaction. Returns what kept a commit from happening."""
@@ -319,7 +329,7 @@ class Core:
             record.window.rollback(tx)
             return None
         try:
-            record.window.commit(tx)
+            record.commit(tx)
         except OtelctxError as error:
             return error
         whole = job.prompt.messages is not None

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otelctx.inference.sliding import Slide, keep
-from otelctx.sessions.arena import Arena
+from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.window import TokenWindow
 
-LIMIT = 32
+LIMIT = 150
 
 
 @pytest.mark.parametrize(("window", "pinned", "block"), [(512, 30, 128), (512, 0, 128), (64, 44, 10), (64, 63, 1)])
@@ -17,7 +17,7 @@ def test_a_block_is_a_quarter_of_the_window_but_never_the_latest_tokens(window: 
     assert Slide(window, pinned).block == block
 
 
-@given(pinned=st.integers(0, 14), prompt=st.integers(1, 16), output=st.integers(1, 300))
+@given(pinned=st.integers(0, 70), prompt=st.integers(1, 79), output=st.integers(1, 700))
 def test_the_context_is_the_pinned_tokens_and_the_latest_ones(pinned: int, prompt: int, output: int) -> None:
     """Against a list from which blocks are cut; it is never longer than the window, nor is a token lost besides."""
     ids = np.arange(pinned + prompt, dtype=np.int32)
@@ -52,10 +52,10 @@ def filled(arena: Arena, pinned: int, old: int) -> tuple[TokenWindow, list[int]]
 
 
 @given(
-    pinned=st.integers(0, 14),
-    old=st.integers(0, 8),
-    new=st.integers(1, 8),
-    output=st.integers(1, 300),
+    pinned=st.integers(0, 70),
+    old=st.integers(0, 40),
+    new=st.integers(1, 39),
+    output=st.integers(1, 700),
     lost=st.integers(0, 3),
     commit=st.booleans(),
 )
@@ -78,14 +78,16 @@ def test_the_window_is_brought_to_where_the_answer_has_got_or_back_bit_for_bit(
         if token < 999 + output and slide.due(len(prompt), len(generated)):
             slide.slide(prompt, generated)
     answer = generated[: len(generated) - lost]
+    used = arena.used_pages
     keep(window, tx, answer, slide.evicted)
+    assert arena.used_pages - used <= pages_for(LIMIT) + 2  # which is what a turn is promised
     everything = [*ids, *question, *answer]
     assert window.kept <= LIMIT
     assert window.tokens().tolist() == everything[:pinned] + everything[pinned + slide.evicted :]
     assert window.appended == window.kept + window.evicted == len(everything)
     if commit:
         window.commit(tx)
-        assert arena.used_pages <= 2 + 1
+        assert arena.used_pages <= pages_for(LIMIT) + 2
     else:
         window.rollback(tx)
         assert (window.tokens().tolist(), arena.used_pages, window.marks) == (before, pages, marks)

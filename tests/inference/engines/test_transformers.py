@@ -342,7 +342,7 @@ def test_a_configuration_that_cannot_work_is_refused(chat_model: Any, chatml: An
 
     model = twin(chat_model)
     with pytest.raises(ConfigError, match="when_full"):
-        TransformersEngine(model, chatml, when_full="slide")  # type: ignore[arg-type]
+        TransformersEngine(model, chatml, when_full="sideways")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="positions"):
         TransformersEngine(model, chatml, window=4096)
     with pytest.raises(ConfigError, match="tokens"):
