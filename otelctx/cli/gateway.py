@@ -17,7 +17,6 @@ from otelctx.sdk.configure import configure
 __all__ = ["Listen", "options", "run"]
 
 _SHUTDOWN: Final = 2.5  # seconds that telemetry gets to leave
-_MAX_MESSAGE: Final = 16 * 2**20  # bytes of a websocket message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def run(upstreams: list[str], listen: Listen, chosen: Options) -> None:
         handle = configure(listen.service_name)
         shown = f"[{listen.host}]" if ":" in listen.host else listen.host
         url = f"http://{shown}:{bound.getsockname()[1]}"
-        served = config(gateway, max_message=_MAX_MESSAGE)
+        served = config(gateway)
         try:
             EdgeServer(served, gateway, listen.drain, lambda: _say(gateway, url)).run(sockets=[bound])
         finally:

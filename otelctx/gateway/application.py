@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from otelctx.asgi.middleware import ContextMiddleware
-from otelctx.asgi.types import Receive, Scope, Send
+from otelctx.asgi.types import Message, Receive, Scope, Send
 from otelctx.clients.attempt import Party
+from otelctx.errors import OtelctxError
 from otelctx.exchange.node import Node, default_node
 from otelctx.gateway import head, probe
 from otelctx.gateway.failures import Draining, UpstreamFailure
@@ -20,6 +21,7 @@ from otelctx.gateway.options import Options
 from otelctx.gateway.proxy import Proxy
 from otelctx.gateway.sessions import Sessions
 from otelctx.gateway.upstreams import Upstreams
+from otelctx.gateway.websocket import WebSockets, deny
 from otelctx.telemetry.instruments import observe_upstreams
 
 __all__ = ["Gateway", "app"]
@@ -45,8 +47,8 @@ class Gateway:
 
     def __init__(self, upstreams: Iterable[str], options: Options, node: Node, **middleware: Any) -> None:
         self.upstreams: Final = Upstreams(upstreams, bound=options.load_bound)
-        self._options = options
-        self._node = node
+        self.options: Final = options
+        self.node: Final = node
         self._draining = False
         self._active = 0
         # Tells this gateway from others in Via, and nothing else.
@@ -54,6 +56,7 @@ class Gateway:
         party = Party(node, middleware.get("tracer_provider"), middleware.get("meter_provider"))
         self._sessions = Sessions(node.keyring)
         self._proxy = Proxy(self.upstreams, self._sessions, party, options, self._pseudonym)
+        self._websockets = WebSockets(self.upstreams, self._sessions, party, options)
         excluded = middleware.pop("excluded", HEALTH)
         self._traced = ContextMiddleware(self._inner, node=node, excluded=excluded, **middleware)
         self._warn()
@@ -80,25 +83,42 @@ class Gateway:
         if not self._sessions.lasting:
             _log.warning("OTELCTX_KEYS is not set: session ids are good until this process ends, and for no other one")
         for upstream in self.upstreams:
-            if not self._node.egress.allows(upstream.host, upstream.port):
+            if not self.node.egress.allows(upstream.host, upstream.port):
                 _log.warning("%s gets no context: it is not in OTELCTX_EGRESS_ALLOW", upstream.name)
 
     async def _inner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] in HEALTH:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        elif scope["path"] in HEALTH:
             await self._health(scope, send)
-            return
-        peer = scope.get("client")
+        else:
+            await self._count(self._proxy, scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # the server's connect
+        accepted = False
+
+        async def watched(message: Message) -> None:
+            nonlocal accepted
+            accepted = accepted or message["type"] == "websocket.accept"
+            await send(message)
+
+        try:
+            await self._count(self._websockets, scope, receive, watched)
+        except OtelctxError as error:
+            if accepted:
+                raise
+            await deny(scope, send, error)
+
+    async def _count(self, handler: Proxy | WebSockets, scope: Scope, receive: Receive, send: Send) -> None:
         if self._draining:
             raise Draining("this server is about to stop; another one takes the request", retry_after=1.0)
-        request = head.read(
-            scope,
-            self._options.limits,
-            proxy=self._node.trust.proxy(peer[0] if peer else None),
-            pseudonym=self._pseudonym,
-        )
+        peer = scope.get("client")
+        proxy = self.node.trust.proxy(peer[0] if peer else None)
+        request = head.read(scope, self.options.limits, proxy=proxy, pseudonym=self._pseudonym)
         self._active += 1
         try:
-            await self._proxy(scope, request, receive, send)
+            await handler(scope, request, receive, send)
         finally:
             self._active -= 1
 
@@ -121,7 +141,7 @@ class Gateway:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         ends = observe_upstreams(self.upstreams.observed)
-        checks = asyncio.create_task(probe.watch(self.upstreams, self._options))
+        checks = asyncio.create_task(probe.watch(self.upstreams, self.options))
         await send({"type": "lifespan.startup.complete"})
         try:
             await receive()

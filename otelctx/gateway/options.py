@@ -24,7 +24,7 @@ class Timeouts:
 @dataclass(frozen=True, slots=True)
 class Options:
     """``load_bound`` as in :class:`~otelctx.gateway.upstreams.Upstreams`; ``health_path`` empty for no active checks,
-    which come every ``health_interval`` seconds.
+    which come every ``health_interval`` seconds. ``max_message``: bytes of a websocket message.
     """
 
     load_bound: float = 1.25
@@ -32,3 +32,4 @@ class Options:
     health_interval: float = 5.0
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
+    max_message: int = 16 * 2**20

@@ -18,7 +18,7 @@ from otelctx.gateway.parser import Head
 from otelctx.gateway.upstreams import Upstream
 from otelctx.semconv import ACK_HEADER
 
-__all__ = ["Outbound", "encode"]
+__all__ = ["Outbound", "encode", "target_of"]
 
 _ACK: Final = ACK_HEADER.encode()
 _MAX_DISCARD: Final = 65536
@@ -130,8 +130,11 @@ class Outbound:
             self.upstream.pool.give(connection)
 
 
-def target_of(upstream: Upstream, head: RequestHead, content: bytes | None, number: int) -> Target:
-    """Where a request goes, for its span and its frame."""
+def target_of(
+    upstream: Upstream, head: RequestHead, content: bytes | None, number: int, upgrade: bool = False
+) -> Target:
+    """Where a request goes, for its span and its frame. ``upgrade``: it is a handshake."""
+    names = [name for name, _ in head.lines]
     return Target.of(
         method=head.method,
         scheme=upstream.scheme,
@@ -140,6 +143,6 @@ def target_of(upstream: Upstream, head: RequestHead, content: bytes | None, numb
         raw_path=upstream.prefix + head.target,
         userinfo=False,
         body=None if content is None else len(content),
-        names=[name for name, _ in head.lines],
+        names=[*names, b"upgrade"] if upgrade else names,
         attempt=number,
     )

@@ -83,6 +83,7 @@ class ResponseParser:
             # Bytes, and not lines: what llhttp holds of a line that is not complete is seen by no callback.
             self._room -= len(data)
         if self._room < 0 or len(self._headers) > MAX_LINES:
+            self.head = None
             raise BadResponse("the head of the upstream's response is too large")
 
     def eof(self) -> None:

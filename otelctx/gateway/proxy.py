@@ -20,7 +20,7 @@ from otelctx.gateway.options import Options
 from otelctx.gateway.outbound import Outbound
 from otelctx.gateway.parser import Head
 from otelctx.gateway.retry import IDEMPOTENT, UNAVAILABLE, RetryBudget, may_retry
-from otelctx.gateway.routing import Route, mints
+from otelctx.gateway.routing import Route
 from otelctx.gateway.sessions import Sessions
 from otelctx.gateway.upstreams import Upstreams
 from otelctx.telemetry.instruments import instruments
@@ -55,7 +55,7 @@ class Proxy:
         try:
             async with asyncio.timeout(timeouts.total):
                 await inbound.read()
-                outbound, answer = await self._answer(scope, head, inbound, route)
+                outbound, answer = await self._answer(head, inbound, route)
                 await self._relay(outbound, answer, route, send)
         except TimeoutError:
             raise UpstreamTimeout("the request took longer than a request may take") from None
@@ -64,13 +64,12 @@ class Proxy:
         finally:
             await inbound.close()
 
-    async def _answer(self, scope: Scope, head: RequestHead, inbound: Inbound, route: Route) -> tuple[Outbound, Head]:
+    async def _answer(self, head: RequestHead, inbound: Inbound, route: Route) -> tuple[Outbound, Head]:
         """The response of the first upstream that gives one."""
         idempotent = head.method in IDEMPOTENT or any(name == b"idempotency-key" for name, _ in head.lines)
         tried: list[str] = []
-        mint = mints(scope, head)
         while True:
-            upstream = route.choose(tried, mint=mint)
+            upstream = route.choose(tried)
             tried.append(upstream.name)
             outbound = Outbound(self._party, upstream, head, inbound, self._options.timeouts, len(tried) - 1)
             try:
@@ -118,13 +117,13 @@ class Proxy:
             await send({"type": "http.response.start", "status": answer.status, "headers": self._head(headers, route)})
             while data := await outbound.chunk():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except BaseException as error:
             outbound.fail(error)
             if started and stream and isinstance(error, UpstreamFailure):
                 await send({"type": "http.response.body", "body": _error_event(error), "more_body": True})
             raise
-        outbound.done()
+        outbound.done()  # before the last byte goes out, with which the SERVER span ends
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _head(self, headers: Headers, route: Route) -> Headers:
         lines = [line for line in headers if line[0] != SESSION]

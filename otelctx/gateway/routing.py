@@ -14,7 +14,7 @@ from otelctx.gateway.head import RequestHead
 from otelctx.gateway.sessions import Sessions
 from otelctx.gateway.upstreams import Upstream, Upstreams
 
-__all__ = ["Route", "mints"]
+__all__ = ["Route"]
 
 # Their responses may be kept by a cache, which would hand one client's session to another.
 _CACHEABLE = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -23,7 +23,7 @@ _CACHEABLE = frozenset(("GET", "HEAD", "OPTIONS"))
 class Route:
     """One request's way. ``minted`` is the session id that its response tells the client."""
 
-    __slots__ = ("_key", "_sessions", "_upstreams", "minted", "session")
+    __slots__ = ("_key", "_mints", "_sessions", "_upstreams", "minted", "session")
 
     def __init__(self, scope: Scope, head: RequestHead, sessions: Sessions, upstreams: Upstreams) -> None:
         """Raises :class:`~otelctx.errors.SessionNotFound` for a session that is not the client's."""
@@ -32,16 +32,17 @@ class Route:
         self._key = owner_of(scope)
         self.minted: str | None = None
         self.session = self._vouched(scope) or self._stated(head)
+        self._mints = _mints(scope, head)
 
-    def choose(self, tried: Collection[str], *, mint: bool) -> Upstream:
-        """The upstream for the next try. A request without a session gets a new one, if there is to be one.
+    def choose(self, tried: Collection[str]) -> Upstream:
+        """The upstream for the next try. A request without a session gets a new one, if it is to have one.
 
         Raises :class:`NoUpstream`.
         """
         if self.session is not None:
             return self._upstreams.of_session(self.session, tried)
         upstream = self._upstreams.of_owner(self._key, tried)
-        if mint:
+        if self._mints:
             # One whose slot is that upstream's: its next request then goes where this one went.
             self.minted = self._sessions.mint(self._key, lambda s: self._upstreams.home(s) == upstream.name)
             self.session = self.minted
@@ -68,7 +69,7 @@ class Route:
         return head.session
 
 
-def mints(scope: Scope, head: RequestHead) -> bool:
+def _mints(scope: Scope, head: RequestHead) -> bool:
     """Whether a request without a session gets one: not if its response may be cached, nor if the client is trusted
     to name its own.
     """

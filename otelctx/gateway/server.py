@@ -29,7 +29,7 @@ _END: Final = b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """uvicorn's, with bounds for a head that doesn't end, and the request target as it came."""
+    """uvicorn's, with bounds for a head that doesn't end, without trailers, and with the request target as it came."""
 
     _reading = True
     _head = 0
@@ -56,6 +56,10 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._deadline is None:
             self._arm()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._reading:  # else it is a trailer, which uvicorn would put beside the headers
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._reading = False
         self._disarm()
@@ -80,8 +84,8 @@ class EdgeProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def config(gateway: Gateway, *, max_message: int) -> uvicorn.Config:
-    """``max_message``: bytes of a websocket message."""
+def config(gateway: Gateway) -> uvicorn.Config:
+    """How uvicorn is to serve ``gateway``."""
     extra: dict[str, Any] = {}
     if "reset_contextvars" in inspect.signature(uvicorn.Config).parameters:
         # Else a connection hands the Context of its first request to all the later ones.
@@ -90,7 +94,7 @@ def config(gateway: Gateway, *, max_message: int) -> uvicorn.Config:
         gateway,
         http=EdgeProtocol,
         ws="websockets-sansio",
-        ws_max_size=max_message,
+        ws_max_size=gateway.options.max_message,
         ws_per_message_deflate=False,
         log_config=None,
         log_level="warning",
