@@ -89,7 +89,9 @@ class _Bench:
         self._history = some_ids(self._runner.vocab, size.long, self._rng)
         self._length = 0
         limits = Limits()
-        report.options["otelctx"] = f"{ROWS} rows, chunk {limits.chunk}, idle_chunk {limits.idle_chunk}"
+        report.options["otelctx"] = (
+            f"{ROWS} rows, chunk {limits.chunk}, reach {limits.reach}, idle_chunk {limits.idle_chunk}"
+        )
 
     def histories(self, length: int) -> None:
         """The same ``length`` tokens in every row: attention costs the same whatever they are."""

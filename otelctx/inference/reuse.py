@@ -16,7 +16,8 @@ Miss = Literal["cold", "row_taken", "dropped", "truncated", "prefix_mismatch", "
 """
 ``cold``: nothing was to be expected: it is the first turn of a conversation, or its first in this process;
 ``row_taken``: another turn needed the row;
-``dropped``: its KV was forgotten, to save memory or because it had gone bad;
+``dropped``: its KV was forgotten: to save memory, because it had gone bad, or for an answer that slid and was taken
+back;
 ``truncated``: the oldest exchanges left the prompt, so that what follows them stands elsewhere;
 ``prefix_mismatch``: a history came, and no row holds more of it than its head;
 ``edited``: the history parts from what a row holds: it was changed, or its answers tokenise differently;

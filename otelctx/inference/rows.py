@@ -41,7 +41,7 @@ class Rows:
         self._tokens: Tokens = np.zeros((kv.rows, kv.length), np.int32)
         self._owners: list[str | None] = [None] * kv.rows
         self._used = [0] * kv.rows
-        self._dropped: set[int] = set()  # rows whose owner's tokens were forgotten since
+        self._dropped: set[int] = set()  # rows of which their owner's tokens were forgotten
         self._ticks = 0
 
     @property
@@ -92,8 +92,9 @@ class Rows:
         return Taken(row, shared, missed)
 
     def crop(self, row: int, length: int) -> None:
-        """Keep the first ``length`` tokens of ``row``: what follows them will be fed anew."""
+        """Keep the first ``length`` tokens of ``row``, in which a turn runs: other ones will be fed behind them."""
         self._kv.crop(row, length)
+        self._dropped.add(row)
 
     def fed(self, row: int, ids: Sequence[int] | Tokens) -> None:
         """A step has appended ``ids`` to ``row``."""
@@ -139,7 +140,7 @@ class Rows:
             return "cold"
         if self._owners[hope.row] != owner:
             return "row_taken"
-        if not self._kv.lengths[hope.row] and hope.row in self._ledger.free:
+        if hope.row in self._dropped or (not self._kv.lengths[hope.row] and hope.row in self._ledger.free):
             return "dropped"
         return None if _shared(self.tokens(hope.row), ids) > hope.head else "row_taken"
 

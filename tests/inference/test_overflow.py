@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelctx.inference.overflow import MIN_OUTPUT, Fits, Mode, Reject, Truncate, plan, reserve_for, too_long
+from otelctx.inference.overflow import ENDLESS, MIN_OUTPUT, Fits, Mode, Reject, Truncate, plan, reserve_for, too_long
 
 COUNTS = st.integers(0, 600)
 DEMAND = {
@@ -42,6 +43,18 @@ def test_whatever_is_decided_fits_and_accounts_for_every_token(
             assert prompt + needed > window
             if mode == "turns":
                 assert pinned + new + least > window
+
+
+@given(**DEMAND)
+def test_slide_decides_as_turns_does_and_leaves_the_answer_its_own_limit(
+    window: int, pinned: int, turns: list[int], new: int, max_tokens: int | None
+) -> None:
+    decide = partial(plan, window=window, pinned=pinned, turns=turns, new=new, max_tokens=max_tokens)
+    decided, model = decide(mode="slide"), decide(mode="turns")
+    if isinstance(model, Reject):
+        assert decided == replace(model, mode="slide")
+    else:
+        assert decided == replace(model, output=ENDLESS if max_tokens is None else max_tokens)
 
 
 @given(**DEMAND)
@@ -107,7 +120,7 @@ def test_reject_refuses_what_turns_would_shorten() -> None:
     assert isinstance(decide(mode="turns"), Truncate)
     refused = decide(mode="reject")
     assert isinstance(refused, Reject)
-    assert "492 tokens and 100 are needed" in refused.error().message
+    assert "492 tokens, and 100 are needed" in refused.error().message
 
 
 @pytest.mark.parametrize("mode", ["reject", "turns"])
@@ -128,8 +141,8 @@ def test_the_error_has_exact_numbers_and_the_words_that_routers_look_for() -> No
     error = decided.error()
     assert error.status == 400
     assert error.body()["error"] == {
-        "message": "This model's maximum context length is 512 tokens. Your messages have 642 tokens and 16 are needed "
-        "for an answer. Please shorten the messages.",
+        "message": "This model's maximum context length is 512 tokens and the prompt is too long: it has 642 tokens, "
+        "and 16 are needed for an answer. Please shorten the messages.",
         "type": "invalid_request_error",
         "param": "messages",
         "code": "context_length_exceeded",

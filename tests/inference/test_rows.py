@@ -121,6 +121,32 @@ def test_dropping_idle_rows_forgets_them_and_leaves_those_in_which_a_turn_runs()
     assert bench.rows.drop_idle() == 5
 
 
+def test_what_was_dropped_for_a_turn_that_was_taken_back_is_the_reason_the_next_one_gets() -> None:
+    bench = Bench()
+    row, _ = bench.run([1, 2, 3, 4, 5, 6], keep=True)
+    bench.rows.crop(row, 2)
+    bench.rows.give_back(row)
+    after = [1, 2, 3, 4, 5, 6, 7]
+    taken = bench.rows.take(np.array(after, np.int32), "a", Hope(head=2, kept=6, row=row))
+    assert (taken.row, taken.reused, taken.miss) == (row, 2, "dropped")
+
+
+def test_a_row_that_another_conversation_of_the_owners_has_taken_is_the_reason() -> None:
+    bench = Bench(rows=1)
+    row, _ = bench.run([1, 2, 3, 4, 5, 6])
+    bench.run([1, 2, 9, 9])
+    taken = bench.rows.take(np.array([1, 2, 3, 4, 5, 6, 7], np.int32), "a", Hope(head=2, kept=6, row=row))
+    assert (taken.reused, taken.miss) == (2, "row_taken")
+
+
+def test_the_rows_count_what_running_turns_may_fill() -> None:
+    bench = Bench(rows=2, length=40)
+    taken = bench.rows.take(np.array([1, 2], np.int32), "a", room=12)
+    assert (bench.rows.reserved, bench.rows.budget) == (12, 80)
+    bench.rows.give_back(taken.row)
+    assert bench.rows.reserved == 0
+
+
 @settings(max_examples=60)
 @given(
     st.lists(
