@@ -84,9 +84,10 @@ def too_long(
     ``{"n_prompt_tokens_at_least": n}`` tokens that had to leave room for ``needed`` tokens of output."""
     ((kind, count),) = prompt.items()
     about = "at least " if kind.endswith("at_least") else ""
+    # "maximum context length" and "prompt is too long" are what routers and LangChain look for in the text.
     return TokenLimitExceeded(
-        f"This model's maximum context length is {window} tokens. Your messages have {about}{count} tokens and "
-        f"{needed} are needed for an answer. Please shorten the messages.",
+        f"This model's maximum context length is {window} tokens and the prompt is too long: it has {about}{count} "
+        f"tokens, and {needed} are needed for an answer. Please shorten the {param}.",
         param=param,
         max_context=window,
         max_new_tokens_requested=requested,

@@ -117,11 +117,20 @@ def direct() -> Callable[..., Any]:
 class Asgi:
     """One request, spoken to the application by hand: the test says when the client goes."""
 
-    def __init__(self, application: Any, body: bytes, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        application: Any,
+        body: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+        path: str = "/v1/chat/completions",
+        more: bool = False,
+    ) -> None:
+        """``more``: the rest of the body is never sent."""
         self.sent: list[dict[str, Any]] = []
         self.read = 0
         self._application = application
-        self._messages: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+        self._messages: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": more}]
         self._gone = asyncio.Event()
         lines = {"content-length": str(len(body)), "content-type": "application/json"} | (headers or {})
         self._scope = {
@@ -130,8 +139,8 @@ class Asgi:
             "http_version": "1.1",
             "method": "POST",
             "scheme": "http",
-            "path": "/v1/chat/completions",
-            "raw_path": b"/v1/chat/completions",
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
             "headers": [(n.lower().encode(), v.encode()) for n, v in lines.items()],

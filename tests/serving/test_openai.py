@@ -12,6 +12,16 @@ import httpx
 import openai
 import pytest
 
+from otelctx.errors import (
+    BreakerOpen,
+    BudgetExhausted,
+    OtelctxError,
+    Overloaded,
+    PolicyViolation,
+    SessionBusy,
+    SessionNotFound,
+    StreamRequired,
+)
 from otelctx.testing.fake_engine import FakeEngine
 
 MESSAGES: Any = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]
@@ -77,9 +87,56 @@ def test_errors_are_of_the_clients_own_classes(url: str) -> None:
         assert "Responses API" in api.value.message
 
 
-def test_an_error_in_a_stream_is_raised_by_the_client(served: Any) -> None:
-    from otelctx.errors import BudgetExhausted
+@pytest.mark.parametrize(
+    ("error", "raised", "status", "code"),
+    [
+        (PolicyViolation("no"), openai.PermissionDeniedError, 403, "policy_violation"),
+        (SessionNotFound("no"), openai.NotFoundError, 404, "session_not_found"),
+        (SessionBusy("wait"), openai.ConflictError, 409, "session_busy"),
+        (StreamRequired("stream it"), openai.UnprocessableEntityError, 422, "stream_required"),
+        (BreakerOpen("shorter"), openai.UnprocessableEntityError, 422, "breaker_open"),
+        (BudgetExhausted("later"), openai.InternalServerError, 503, "insufficient_memory"),
+        (Overloaded("later"), openai.InternalServerError, 503, "overloaded"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_error_is_one_that_the_client_knows(
+    direct: Any, error: OtelctxError, raised: type[openai.APIStatusError], status: int, code: str, stream: bool
+) -> None:
+    async with (
+        direct(FakeEngine(refuse=error)) as http,
+        openai.AsyncOpenAI(base_url="http://test/v1", api_key="k", max_retries=0, http_client=http) as client,
+    ):
+        for create in (
+            client.chat.completions.create(model="fake", messages=MESSAGES, stream=stream),
+            client.completions.create(model="fake", prompt="hi", stream=stream),
+        ):
+            with pytest.raises(raised) as caught:
+                await create
+            assert (caught.value.status_code, caught.value.code) == (status, code)
+            assert caught.value.message.endswith(error.message)
 
+
+def test_the_client_comes_back_when_it_is_told_to(served: Any) -> None:
+    waits: list[float] = []
+    engine = FakeEngine(refuse=Overloaded("full", retry_after=7))
+
+    class Patient(openai.OpenAI):
+        """Waits in no time."""
+
+        def _calculate_retry_timeout(self, *args: Any, **kwargs: Any) -> float:
+            waits.append(super()._calculate_retry_timeout(*args, **kwargs))
+            engine.refuse = None
+            return 0.0
+
+    with served(engine) as base, Patient(base_url=f"{base}/v1", api_key="k", max_retries=1) as client:
+        answer = client.chat.completions.create(model="fake", messages=MESSAGES)
+    assert answer.choices[0].finish_reason == "stop"
+    assert waits == [7.0]
+
+
+def test_an_error_in_a_stream_is_raised_by_the_client(served: Any) -> None:
     with (
         served(FakeEngine(fail=BudgetExhausted("out of memory"))) as base,
         openai.OpenAI(base_url=f"{base}/v1", api_key="k", max_retries=0) as client,
