@@ -78,7 +78,10 @@ async def no_such_route(request: Request, error: Exception) -> Response:
 
 async def failed(request: Request, error: Exception) -> Response:
     """Exception handler for what nobody expected. The error goes on to the server, which logs it."""
-    return reply(OtelctxError("the server failed at this request", code="internal_error").body(), 500)
+    answer = reply(OtelctxError("the server failed at this request", code="internal_error").body(), 500)
+    # uvicorn closes it in any case; unless that is said, the client's next request may be on its way just then.
+    answer.headers["connection"] = "close"
+    return answer
 
 
 def _code(status: int) -> str:

@@ -111,6 +111,7 @@ async def test_an_unexpected_failure_is_a_500_that_tells_nothing(direct: Any) ->
     async with direct(FakeEngine(fail=RuntimeError("secret"))) as client:
         answer = await client.post(PATH, json=BODY)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert answer.headers["connection"] == "close"
     assert "secret" not in answer.text
 
 
