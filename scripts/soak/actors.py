@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import otelctx
-from scripts.soak.asking import MODEL, Asking, Body
-from scripts.soak.ledger import UNPARSED, Ledger, outcome_of_answer
+from scripts.soak.asking import Asking, Body
+from scripts.soak.ledger import Ledger
 
-__all__ = ["Actor", "takes_deadlines"]
+__all__ = ["Actor"]
 
 PRIORITY: Final = otelctx.ContextKey("request.priority", int)
 _WORDS: Final = (
@@ -36,34 +36,38 @@ _BAD: Final[tuple[bytes, ...]] = (
 # How often, of the sum.
 _WEIGHTS: Final[Mapping[str, int]] = {
     "whole": 28, "stream": 28, "slow": 3, "cancel": 9, "reset": 7, "too_long": 3, "bad": 3, "deadline": 5,
-    "priority": 6, "at_once": 2, "delete": 9,
+    "priority": 6, "at_once": 2, "delete": 9, "slide": 4,
 }  # fmt: skip
+_OF_SESSIONS: Final = ("delete", "at_once")
 
 
 class Actor:
     """One conversation, or, without a ``session``, questions that have nothing to do with each other."""
 
-    def __init__(self, session: str | None, asking: Asking, ledger: Ledger, seed: str, *, deadlines: bool) -> None:
-        """``seed``: what nobody else has. ``deadlines``: whether the server takes a deadline in the body."""
+    def __init__(self, session: str | None, asking: Asking, ledger: Ledger, number: int, seed: int) -> None:
+        """``number`` is nobody else's."""
         self._session = session
         self._asking = asking
         self._ledger = ledger
-        self._random = random.Random(seed)
-        kinds = [kind for kind in _WEIGHTS if deadlines or kind != "deadline"]
-        self._kinds = [kind for kind in kinds if session is not None or kind not in ("delete", "at_once")]
+        self._random = random.Random(f"{seed}/{number}")
+        self._kinds = [kind for kind in _WEIGHTS if session is not None or kind not in _OF_SESSIONS]
         self._weights = [_WEIGHTS[kind] for kind in self._kinds]
         self._acts: Mapping[str, Callable[[], Awaitable[None]]] = {
             kind: getattr(self, f"_{kind}") for kind in self._kinds
         }
 
+        # A dozen of them begin with a kind each, so that in a short run too none is missing.
+        self._first = self._kinds[number % len(self._kinds)]
+
     async def run(self, stop: asyncio.Event) -> None:
+        kind = self._first
         while not stop.is_set():
-            (kind,) = self._random.choices(self._kinds, self._weights)
             if self._session is None:
                 await self._acts[kind]()
             else:
                 with otelctx.session(self._session):
                     await self._acts[kind]()
+            (kind,) = self._random.choices(self._kinds, self._weights)
 
     # one act each
 
@@ -96,10 +100,16 @@ class Actor:
 
     async def _deadline(self) -> None:
         body = self._body(300)
-        options = body["extra_body"].get("otelctx", {}) | {"deadline": round(self._random.uniform(0.05, 1.5), 3)}
+        options = body["extra_body"].get("otelctx", {}) | {"timeout": round(self._random.uniform(0.05, 5), 3)}
         body["extra_body"] = {"otelctx": options}
         ask = self._random.choice((self._asking.whole, self._asking.stream))
         await ask(self._ledger.open("deadline", self._session), body)
+
+    async def _slide(self) -> None:
+        """The window may move while the answer is made."""
+        body = self._body(64)
+        body["extra_body"] = {"otelctx": body["extra_body"].get("otelctx", {}) | {"when_full": "slide"}}
+        await self._asking.stream(self._ledger.open("slide", self._session), body)
 
     async def _priority(self) -> None:
         with PRIORITY.bound(self._random.choice((-1, 1, 5))):
@@ -133,16 +143,3 @@ class Actor:
 
     def _text(self, words: int) -> str:
         return " ".join(self._random.choices(_WORDS, k=words))
-
-
-async def takes_deadlines(asking: Asking, ledger: Ledger) -> bool:
-    """Whether the server knows ``otelctx.deadline``."""
-    asked = ledger.open("probe", "probe")
-    options = {"session": "probe", "mode": "append", "deadline": 30.0}
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "otelctx": options}
-    answer = await asking.control.post("/v1/chat/completions", json=body)
-    known = answer.status_code == 200
-    ledger.close(asked, outcome_of_answer(answer.json()["otelctx"]["limit"]) if known else UNPARSED)
-    if known:
-        await asking.delete("probe")
-    return known

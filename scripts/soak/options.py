@@ -37,12 +37,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """``model``: as ``otelctx serve`` takes it; ``record`` and ``final`` are files that the worker writes."""
+    """``model``: as ``otelctx serve`` takes it; ``rarer``: how many times longer than usual it is from one
+    fault to the next; ``record`` and ``final`` are files that the worker writes."""
 
     model: str
     window: int
     rows: int
     seed: int
+    rarer: float
     threads: int
     record: str
     final: str

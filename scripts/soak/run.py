@@ -19,7 +19,7 @@ from otelctx.inference.loader import Loaded, load
 from otelctx.settings import Settings
 from otelctx.testing import OtlpReceiver
 from scripts.soak import replay, tiny
-from scripts.soak.actors import Actor, takes_deadlines
+from scripts.soak.actors import Actor
 from scripts.soak.asking import Asking
 from scripts.soak.backstage import Telemetry, Worker, keys, outages, worker
 from scripts.soak.options import Options, WorkerOptions
@@ -48,6 +48,7 @@ async def run(options: Options, folder: Path, say: Say) -> Seen:
         window=options.window,
         rows=options.rows,
         seed=options.seed,
+        rarer=1.0 if options.model == "tiny" else 2.0,
         threads=1 if options.model == "tiny" else 2,
         record=str(record),
         final=str(final),
@@ -89,12 +90,10 @@ async def _load_and_rest(
     seen: Seen, asking: Asking, running: Worker, telemetry: Telemetry, say: Say
 ) -> dict[str, list[int] | None]:
     options = seen.options
-    deadlines = await takes_deadlines(asking, seen.ledger)
-    say(f"deadlines in the body are {'taken' if deadlines else 'not known, and left out'}", {"deadlines": deadlines})
     seen.before = await asking.ask_worker("state")
     names = [f"s{number}" for number in range(options.sessions)]
     actors = [
-        Actor(name, asking, seen.ledger, f"{options.seed}/{number}", deadlines=deadlines)
+        Actor(name, asking, seen.ledger, number, options.seed)
         for number, name in enumerate([*names, *[None] * options.alone])
     ]
     stop = asyncio.Event()

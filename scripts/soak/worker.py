@@ -21,7 +21,7 @@ from otelctx.cli import worker
 from otelctx.cli.options import Options
 from otelctx.cli.serve import listener
 from otelctx.settings import Settings
-from scripts.soak.faults import Faults, Schedule
+from scripts.soak.faults import EVERY, Faults, Schedule
 from scripts.soak.options import ID_HEADER, WorkerOptions
 from scripts.soak.recorder import REQUEST, Recorder
 
@@ -93,7 +93,11 @@ def main(settings: WorkerOptions) -> None:
 
     def wrapped_engine(*args: Any, **kwargs: Any) -> Any:
         engine = make_engine(*args, **kwargs)
-        made.append(Faults(engine._runner, Schedule(settings.seed)))
+        made.append(
+            Faults(
+                engine._runner, Schedule(settings.seed, {kind: mean * settings.rarer for kind, mean in EVERY.items()})
+            )
+        )
         made.append(Recorder(engine, Path(settings.record)))
         return engine
 
