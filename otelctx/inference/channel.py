@@ -31,14 +31,17 @@ class Channel:
             self._wake()
 
     def end(self, result: TurnResult) -> None:
-        """There is no more text."""
-        self._result = result
+        """There is no more text. After an error there is no result."""
+        if self._error is None:
+            self._result = result
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """There is no more text, and the reader is told why. The first reason counts."""
+        """There is no more text, and the reader is told why. The first reason counts; a result that is unread is
+        taken back."""
         if self._error is None:
             self._error = error
+            self._result = None
         self._wake()
 
     async def get(self) -> Chunk:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from otelctx.inference.channel import Channel
-from otelctx.inference.turn import TurnResult, Usage
+from otelctx.inference.turn import Chunk, TurnResult, Usage
 
 RESULT = TurnResult("stop", "completed", Usage(1, 2))
 
@@ -53,3 +53,16 @@ async def test_a_cancelled_reader_loses_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert (await channel.get()).text == "a"
+
+
+async def test_an_error_takes_an_unread_result_back() -> None:
+    """What has been taken back is not given as an answer: the reader gets the text, and then the error."""
+    channel = Channel()
+    channel.put("half")
+    channel.end(RESULT)
+    channel.fail(ValueError("taken back"))
+    channel.fail(ValueError("once more"))
+    channel.end(RESULT)
+    assert await channel.get() == Chunk("half")
+    with pytest.raises(ValueError, match="taken back"):
+        await channel.get()

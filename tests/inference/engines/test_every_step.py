@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from otelctx.errors import OtelctxError
+from otelctx.errors import OtelctxError, Overloaded
 from otelctx.exchange.node import Node
 from otelctx.inference import guard
 from otelctx.inference.engines import transformers
@@ -257,7 +257,7 @@ def be_late(scene: Scene, task: asyncio.Task[Any], gone: asyncio.Event) -> None:
 
 
 def lose_the_lease(scene: Scene, task: asyncio.Task[Any], gone: asyncio.Event) -> None:
-    scene.now += 10_000.0
+    scene.now += 1_000.0  # more than a lease, less than a session lasts
     scene.engine._store.sweep()
 
 
@@ -360,7 +360,8 @@ PLACES = {
     "stateless": (2, False, False),
     "stateless-no-row": (1, False, False),
 }
-LEFT_OUT = {("overdue", "stateless"), ("overdue", "stateless-no-row")}  # there is no lease
+# Without a lease, or with another's, there is none to lose.
+LEFT_OUT = {("overdue", place) for place in ("stateless", "stateless-no-row", "no-session")}
 
 
 @pytest.mark.parametrize(("way", "place"), sorted({(way, place) for way in WAYS for place in PLACES} - LEFT_OUT))
@@ -384,3 +385,39 @@ def test_a_turn_can_be_ended_at_every_step(
         points = runner.run(run())
     record_property("points", points)
     assert points > 20
+
+
+def test_the_engine_can_be_closed_at_every_step(build: Any, otelctx_capture: Captured, record_property: Any) -> None:
+    """Whoever waits, for a session, a row or its answer, is told; what was answered in full is kept."""
+
+    async def closed_after(n: int) -> bool:
+        scene = Scene(build, otelctx_capture, rows=1, before=True)
+        await scene.engine.start()
+        await scene.read(request("hello", "s"))
+        before = scene.window("s")
+        asked = [request("beside", None, 4), request("before", "s", 2), request(QUESTION, "s")]
+        tasks = [asyncio.create_task(scene.read(one)) for one in asked]
+        closing: list[asyncio.Task[None]] = []
+        loop: Any = asyncio.get_running_loop()
+        loop.arm(n, lambda: closing.append(asyncio.ensure_future(scene.engine.close())))
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        loop.arm(0, lambda: None)
+        assert {type(answer) for answer in found} <= {str, Overloaded}
+        await (closing[0] if closing else scene.engine.close())
+        scene.check_at_rest()
+        assert scene.window("s")[6] == before[6] + sum(isinstance(answer, str) for answer in found[1:])
+        return bool(closing)
+
+    async def run() -> int:
+        n = 1
+        while await closed_after(n):
+            n += 1
+        return n - 1
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        points = runner.run(run())
+    record_property("points", points)
+    assert points > 50
+    ended = otelctx_capture.metrics("otelctx.requests")
+    assert {point.attributes["otelctx.outcome"] for point in ended} == {"shed", "length"}
+    assert sum(point.value for point in ended) == 4 * (points + 1)
