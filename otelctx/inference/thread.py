@@ -125,4 +125,8 @@ class EngineThread:
 
 def _deliver(reports: list[Call]) -> None:
     for report in reports:
-        report()
+        try:
+            report()
+        except Exception:
+            # The others are other turns', which would wait for theirs for ever.
+            _log.exception("what the engine had to tell could not be told")
