@@ -27,7 +27,8 @@ _EVENTS: Final = (
 )
 _ERRORS: Final[Mapping[int, str]] = {
     400: "The request can't be understood or honoured, or is too long for the window (`context_length_exceeded`).",
-    404: "No such model or session; a session of somebody else's is none.",
+    401: "Whose sessions they are has to be known: send a key.",
+    404: "No such model, session, version or label; a session of somebody else's is none.",
     408: "The request's body was too slow.",
     409: "Another turn of the session is running, or it has moved on.",
     413: "The request's body is too large; no matter of tokens.",
@@ -49,7 +50,8 @@ _HEADERS: Final[Mapping[str, Json]] = {
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. ``path`` is Starlette's template; ``answer``, ``chunk`` (of a stream) and ``body`` are
-    names of schemas; ``errors`` are HTTP statuses, and ``unready`` is the schema of a 503 that is no error.
+    names of schemas; ``parameters`` are those that need more said than their name in the path; ``errors`` are HTTP statuses, and ``unready`` is the schema of a 503
+    that is no error.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Operation:
     body: str | None = None
     errors: tuple[int, ...] = (500,)
     unready: str | None = None
+    body_required: bool = True
+    parameters: Sequence[Json] = ()
 
 
 def template(path: str) -> str:
@@ -92,8 +96,7 @@ def document(operations: Sequence[Operation], *, model: str, version: str) -> Js
 def _operation(operation: Operation) -> Json:
     content = {"application/json": {"schema": ref(operation.answer)}}
     if operation.chunk is not None:
-        events = f"{_EVENTS} The objects are of the schema {operation.chunk}."
-        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+        content["text/event-stream"] = {"schema": _event(operation.chunk)}
     found: Json = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -104,11 +107,29 @@ def _operation(operation: Operation) -> Json:
     }
     if operation.unready is not None:
         found["responses"]["503"] = _response("Not ready.", {"application/json": {"schema": ref(operation.unready)}})
-    if names := _PARAMETER.findall(operation.path):
-        found["parameters"] = [_path_parameter(name) for name in names]
+    given = {parameter["name"] for parameter in operation.parameters}
+    named = [_path_parameter(name) for name in _PARAMETER.findall(operation.path) if name not in given]
+    if parameters := [*named, *operation.parameters]:
+        found["parameters"] = parameters
     if operation.body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref(operation.body)}}}
+        accepted = {"application/json": {"schema": ref(operation.body)}}
+        found["requestBody"] = {"required": operation.body_required, "content": accepted}
     return found
+
+
+def _event(chunk: str) -> Json:
+    """One event of a stream; before OpenAPI 3.2 that is what the schema of such a body describes."""
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [ref(chunk), ref("Error")]},
+    }
+    return {
+        "type": "object",
+        "description": _EVENTS,
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}},
+        "required": ["data"],
+    }
 
 
 def _path_parameter(name: str) -> Json:

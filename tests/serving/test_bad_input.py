@@ -57,10 +57,10 @@ class Place:
     model: Path
     baseline: Any = None
 
-    def post(self, body: Any, headers: Any = None) -> httpx.Response:
+    def post(self, body: Any, headers: Any = None, path: str = PATH) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         with httpx.Client(base_url=self.url, timeout=60) as client:
-            return client.post(PATH, content=content, headers=headers)
+            return client.post(path, content=content, headers=headers)
 
     def good(self) -> None:
         answer = self.post(turn(), {"otelctx": frame()})
@@ -156,6 +156,8 @@ def ignored(*lines: str) -> Row:
 ROWS |= {
     "malformed JSON": refused(b'{"model": "tiny", "messages": [', None, "invalid_json"),
     "no JSON at all": refused(b"\xff\x00", None, "invalid_json"),
+    "empty body": refused(b"", None, "invalid_json"),
+    "a name that stands twice": refused(b'{"model": "tiny", "model": "other"}', None, "invalid_json"),
     "empty messages": refused(turn(messages=[]), "messages", "empty_array"),
     "messages of a wrong type": refused(turn(messages="hi"), "messages", "invalid_type"),
     "content of a wrong type": refused(said(7), "messages[0].content", "invalid_type"),
@@ -187,6 +189,25 @@ def _(place: Place) -> None:
             assert (answer.status_code, error["code"], error["max_context"]) == (400, "context_length_exceeded", WINDOW)
             assert "maximum context length" in error["message"]
             assert error.get("n_prompt_tokens", error.get("n_prompt_tokens_at_least")) > WINDOW
+
+
+@row("several prompts of which one is too long, or no prompt of this model's")
+def _(place: Place) -> None:
+    bad: list[tuple[Any, str]] = [
+        (["fits", "x" * WINDOW, "fits"], "context_length_exceeded"),
+        ([[5, 6], [10**6]], "value_out_of_range"),
+    ]
+    for prompt, code in bad:
+        for stream in (False, True):
+            body = {"model": "tiny", "prompt": prompt, "stream": stream, "max_tokens": 2}
+            answer = place.post(body, path="/v1/completions")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+
+
+@row("a body that is said to be something else")
+def _(place: Place) -> None:
+    answer = place.post(turn(), {"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_content_type")
 
 
 @row("huge max_tokens")

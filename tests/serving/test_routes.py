@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from otelctx.asgi.owner import ANONYMOUS, owner_of
+from otelctx.testing import capture
 from otelctx.testing.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"
@@ -102,3 +103,49 @@ async def test_what_does_not_exist_says_so_in_the_apis_shape(
     assert error["type"] == "invalid_request_error"
     assert word in error["message"]
     assert ("allow" in answer.headers) is (status == 405)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("HEAD", "/v1/models", 200, None),
+        ("HEAD", "/healthz", 200, None),
+        ("HEAD", CHAT, 405, "POST"),
+        ("OPTIONS", CHAT, 405, "POST"),
+        ("TRACE", "/v1/models", 405, "GET, HEAD"),
+    ],
+)
+async def test_other_methods_are_answered_as_http_has_it(
+    direct: Any, method: str, path: str, status: int, allow: str | None
+) -> None:
+    async with direct(FakeEngine()) as client:
+        answer = await client.request(method, path)
+    allowed = answer.headers.get("allow")
+    assert answer.status_code == status
+    assert (None if allowed is None else ", ".join(sorted(allowed.split(", ")))) == allow
+
+
+async def test_a_models_name_may_be_percent_encoded_and_no_redirect_is_made_of_a_host_header(direct: Any) -> None:
+    async with direct(FakeEngine(name="org/fake v1")) as client:
+        one = await client.get("/v1/models/org%2Ffake%20v1")
+        assert (one.status_code, one.json()["id"]) == (200, "org/fake v1")
+        slash = await client.post(f"{CHAT}/", headers={"host": "evil.example"})
+    assert slash.status_code == 404
+    assert "location" not in slash.headers
+
+
+async def test_every_answer_has_a_request_id_which_is_the_traces(direct: Any) -> None:
+    with capture() as seen:
+        async with direct(FakeEngine(fail=RuntimeError("secret"))) as client:
+            answers = [
+                await client.get("/v1/models", headers={"x-request-id": "chosen by the client"}),
+                await client.get("/v1/nothing"),
+                await client.post(CHAT, json=TURN | {"model": "fake"}),
+                await client.get("/healthz"),
+            ]
+        ids = [answer.headers["x-request-id"] for answer in answers]
+        assert [answer.status_code for answer in answers] == [200, 404, 500, 200]
+        assert len(set(ids)) == 4
+        assert all(len(found) == 32 for found in ids)
+        assert seen.span("GET /v1/models").trace_id == ids[0]
+        assert ids[3] not in {span.trace_id for span in seen.spans}  # health is not traced
