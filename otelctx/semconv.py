@@ -83,6 +83,7 @@ WINDOW_USED: Final = "otelctx.window.used"
 WINDOW_LIMIT: Final = "otelctx.window.limit"
 WINDOW_EVICTED: Final = "otelctx.window.evicted"
 WINDOW_VERSION: Final = "otelctx.window.version"
+WINDOW_RESTORED: Final = "otelctx.window.restored"
 CONTEXT_SOURCE: Final = "otelctx.context.source"
 CONTEXT_INCOMPLETE: Final = "otelctx.context.incomplete"
 FRAME_KIND: Final = "otelctx.frame.kind"
@@ -182,6 +183,7 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute(WINDOW_LIMIT, "int", "effective window in tokens"),
         Attribute(WINDOW_EVICTED, "int", "tokens evicted since the session began"),
         Attribute(WINDOW_VERSION, "int", "version of the window; each commit is one"),
+        Attribute(WINDOW_RESTORED, "int", "the version that a rollback has made current again, as a new one"),
         Attribute(CONTEXT_SOURCE, "string", "where the context came from", ("frame", "baggage", "none")),
         Attribute(CONTEXT_INCOMPLETE, "boolean", "part of the caller's context is missing"),
         Attribute(FRAME_KIND, "string", "kind of frame", ("full", "delta", "ref", "ack", "nack")),

@@ -50,8 +50,8 @@ _HEADERS: Final[Mapping[str, Json]] = {
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. ``path`` is Starlette's template; ``answer``, ``chunk`` (of a stream) and ``body`` are
-    names of schemas; ``parameters`` are those that need more said than their name in the path; ``errors`` are HTTP statuses, and ``unready`` is the schema of a 503
-    that is no error.
+    names of schemas; ``errors`` are HTTP statuses, and ``unready`` is the schema of a 503 that is no error.
+    ``parameters`` are those of the query, and those of the path of which more is to be said than their names.
     """
 
     name: str

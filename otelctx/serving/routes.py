@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from otelctx.inference.engines.base import Engine
-from otelctx.serving import body, parse
+from otelctx.serving import body, parse, session_routes
 from otelctx.serving.answers import reply
 from otelctx.serving.generate import Generate
 from otelctx.serving.health import Health
@@ -32,17 +32,14 @@ def routes(engine: Engine, limits: body.Limits, *, version: str) -> list[Route]:
     async def openapi(request: Request) -> Response:
         return reply(document([*operations, _OPENAPI], model=engine.name, version=version))
 
-    return [
-        Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
-        for operation, endpoint in [*table, (_OPENAPI, openapi)]
-    ]
+    return [session_routes.route(operation, endpoint) for operation, endpoint in [*table, (_OPENAPI, openapi)]]
 
 
 _OPENAPI: Final = Operation("openapi", "GET", "/openapi.json", "This document", "Document")
 
 
 def _table(engine: Engine, limits: body.Limits) -> list[tuple[Operation, Any]]:
-    models, sessions, state = Models(engine, int(time())), Sessions(engine), Health(engine)
+    models, state = Models(engine, int(time())), Health(engine)
     return [
         (
             Operation(
@@ -64,20 +61,7 @@ def _table(engine: Engine, limits: body.Limits) -> list[tuple[Operation, Any]]:
             Operation("retrieveModel", "GET", "/v1/models/{model:path}", "A model", "Model", errors=(404, 500)),
             models.one,
         ),
-        (
-            Operation(
-                "retrieveSession", "GET", "/v1/sessions/{session:path}", "A session of one's own", "Session",
-                errors=(404, 500),
-            ),
-            sessions.get,
-        ),
-        (
-            Operation(
-                "deleteSession", "DELETE", "/v1/sessions/{session:path}", "Forget a session", "SessionDeleted",
-                errors=(404, 409, 500),
-            ),
-            sessions.delete,
-        ),
+        *session_routes.table(Sessions(engine, limits)),
         (Operation("alive", "GET", "/healthz", "The process answers", "Health"), state.alive),
         (
             Operation("ready", "GET", "/readyz", "It can take a turn", "Health", unready="Health"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from otelctx.inference.turn import FinishReason, Limit
-from otelctx.serving import messages, options, parameters, prompts, unsupported
+from otelctx.serving import messages, options, parameters, prompts, session_schemas, unsupported
 
 __all__ = ["ref", "schemas"]
 
@@ -163,10 +163,7 @@ _ANSWERS: Final[Mapping[str, Json]] = {
     "Error": _object({"error": _ERROR}),
     "Model": _MODEL,
     "Models": _object({"object": {"const": "list"}, "data": {"type": "array", "items": ref("Model")}}),
-    "Session": _object(
-        {"id": _STRING, "window": _object({"used": _COUNT, "limit": _COUNT, "evicted": _COUNT}, optional=("evicted",))}
-    ),
-    "SessionDeleted": _object({"id": _STRING, "object": {"const": "session.deleted"}, "deleted": {"const": True}}),
+    **session_schemas.SCHEMAS,
     "Health": _object({"status": {"enum": ["ok", "ready", "not ready"]}, "model": _STRING}, optional=("model",)),
     "Document": {"type": "object", "description": "This document."},
 }

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 from otelctx.context.current import USAGE_INPUT, USAGE_OUTPUT, current_scope
 from otelctx.context.state import Window
-from otelctx.errors import Overloaded, SessionNotFound, TokenLimitExceeded
+from otelctx.errors import Overloaded, TokenLimitExceeded
+from otelctx.inference.desk import SessionDesk
 from otelctx.inference.engines.base import EngineStats
 from otelctx.inference.sampling import Params
 from otelctx.inference.turn import Chunk, Message, TurnRequest, TurnResult, Usage, messages_of
+from otelctx.sessions.arena import Arena
+from otelctx.sessions.store import Lease, Limits, SessionStore
 
 __all__ = ["FakeEngine"]
 
+_PAGES: Final = 4096
 _REPLY: Final = ("Hello", " there", ", friend", ".")
 
 
@@ -54,7 +59,10 @@ class FakeEngine:
         self.begun = asyncio.Event()
         self.turns: list[TurnRequest] = []
         self.outcomes: list[str] = []
-        self._sessions: dict[str, tuple[str, int]] = {}  # id → owner, tokens
+        # An answer may go past the window here.
+        limits = Limits(window=2 * window + len(self.reply), wait=0)
+        self._store = SessionStore(Arena(_PAGES), limits, time.monotonic)
+        self._desk = SessionDesk(self._store, model=name, clock=time.monotonic, run=_here)
 
     async def start(self) -> None:
         self.ready = True
@@ -68,8 +76,13 @@ class FakeEngine:
         if self.refuse is not None:
             raise self.refuse
         self.turns.append(request)
-        prompt = _tokens(request) + self._history(request)
+        lease = None
+        if request.session is not None:
+            lease = await self._store.lease(request.session, request.owner)
+        prompt = _tokens(request) + (lease.window.kept if lease is not None else 0)
         if prompt > self.window:
+            if lease is not None:
+                lease.release()
             self.outcomes.append("rejected")
             raise TokenLimitExceeded(
                 f"this model's maximum context length is {self.window} tokens, the prompt has {prompt}",
@@ -79,7 +92,7 @@ class FakeEngine:
             )
         self.active += 1
         self.begun.set()
-        return FakeAdmitted(self, request, prompt)
+        return FakeAdmitted(self, request, prompt, lease)
 
     async def chat(
         self,
@@ -101,32 +114,35 @@ class FakeEngine:
                 yield chunk
 
     def stats(self) -> EngineStats:
-        return EngineStats(self.active, 8, self.active, 0, 0, self.active, len(self._sessions))
+        return EngineStats(self.active, 8, self.active, 0, 0, self.active, self._store.sessions)
+
+    @property
+    def sessions(self) -> SessionDesk:
+        return self._desk
 
     async def session_state(self, session: str, owner: str = "anonymous") -> dict[str, Any]:
-        found = self._sessions.get(session)
-        if found is None or found[0] != owner:
-            raise SessionNotFound(f"there is no session {session!r}")
-        return {"id": session, "window": {"used": found[1], "limit": self.window, "evicted": 0}}
+        return await self._desk.state(session, owner)
 
     async def delete_session(self, session: str, owner: str = "anonymous") -> None:
-        await self.session_state(session, owner)
-        del self._sessions[session]
+        await self._desk.delete(session, owner)
 
-    def _history(self, request: TurnRequest) -> int:
-        if request.session is None:
-            return 0
-        owner, tokens = self._sessions.get(request.session, (request.owner, 0))
-        if owner != request.owner:
-            raise SessionNotFound(f"there is no session {request.session!r}")
-        return tokens
-
-    def ended(self, request: TurnRequest, outcome: str, tokens: int) -> None:
-        """Called by the turn, once."""
+    def ended(self, outcome: str, tokens: int, lease: Lease | None) -> None:
+        """Called by the turn, once. ``tokens`` are in its window now."""
         self.active -= 1
         self.outcomes.append(outcome)
-        if request.session is not None and outcome in ("completed", "length"):
-            self._sessions[request.session] = (request.owner, tokens)
+        if lease is None:
+            return
+        if outcome in ("completed", "length"):
+            record, window = lease.record, lease.window
+            tx = window.begin()
+            window.append(tx, range(window.kept, tokens))
+            record.commit(tx)
+            record.turns += 1
+        lease.release()
+
+
+async def _here(call: Callable[[], int]) -> int:
+    return call()
 
 
 def _tokens(request: TurnRequest) -> int:
@@ -138,12 +154,13 @@ def _tokens(request: TurnRequest) -> int:
 class FakeAdmitted:
     """One turn of :class:`FakeEngine`."""
 
-    def __init__(self, engine: FakeEngine, request: TurnRequest, prompt: int) -> None:
+    def __init__(self, engine: FakeEngine, request: TurnRequest, prompt: int, lease: Lease | None) -> None:
         self.prompt_tokens = prompt
         self.dropped_tokens = 0
         self.window = Window(prompt, engine.window, version=len(engine.turns))
         self._engine = engine
         self._request = request
+        self._lease = lease
         self._over = False
         self._scope = current_scope()
         if self._scope is not None:
@@ -190,4 +207,4 @@ class FakeAdmitted:
     def _end(self, outcome: str, tokens: int) -> None:
         if not self._over:
             self._over = True
-            self._engine.ended(self._request, outcome, tokens)
+            self._engine.ended(outcome, tokens, self._lease)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from otelctx.context.state import Window
+from otelctx.inference.desk import SessionDesk
 from otelctx.inference.sampling import Params
 from otelctx.inference.turn import Chunk, Message, TurnRequest
 
@@ -101,6 +102,10 @@ class Engine(Protocol):
         """:meth:`admit` and the chunks in one; errors of admission are raised by the first step."""
 
     def stats(self) -> EngineStats: ...
+
+    @property
+    def sessions(self) -> SessionDesk:
+        """Its sessions: states, versions, rollback, labels."""
 
     async def session_state(self, session: str, owner: str = "anonymous") -> dict[str, Any]:
         """What is known of a session, as JSON. Raises ``SessionNotFound``."""

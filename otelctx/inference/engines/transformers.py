@@ -16,6 +16,7 @@ from opentelemetry.context import Context
 from otelctx.context.current import current_scope
 from otelctx.errors import ConfigError, Overloaded, SessionDeadline
 from otelctx.inference.core import Core
+from otelctx.inference.desk import SessionDesk, on_thread
 from otelctx.inference.detokenize import Detokenizer
 from otelctx.inference.engines.base import EngineStats
 from otelctx.inference.facts import eos_ids as eos_ids_of
@@ -97,6 +98,7 @@ class TransformersEngine:
         self._detokenizer = Detokenizer(tokenizer)
         self._arena = Arena(pages if pages is not None else _WINDOWS * (pages_for(window) + 1))
         self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
+        self._desk = SessionDesk(self._store, model=self._name, clock=clock, run=self._on_thread)
         self._clock = clock
         self._capture_content = capture_content
         self._eos = frozenset(eos_ids if eos_ids is not None else eos_ids_of(model, tokenizer))
@@ -269,24 +271,20 @@ class TransformersEngine:
 
     # sessions
 
+    @property
+    def sessions(self) -> SessionDesk:
+        return self._desk
+
     async def session_state(self, session: str, owner: str = "anonymous") -> dict[str, Any]:
-        record = self._store.get(session, owner)
-        window = record.window
-        return {
-            "id": session,
-            "object": "session",
-            "model": self._name,
-            "turns": record.turns,
-            "busy": record.leases > 0,
-            "idle_seconds": round(max(0.0, self._clock() - record.used), 3),
-            "window": {"used": window.kept, "limit": window.limit, "evicted": window.evicted},
-            "generation": record.generation,
-            "version": window.version,
-            "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
-        }
+        return await self._desk.state(session, owner)
 
     async def delete_session(self, session: str, owner: str = "anonymous") -> None:
-        self._store.delete(session, owner)
+        await self._desk.delete(session, owner)
+
+    async def _on_thread(self, call: Callable[[], int]) -> int:
+        if not self._closed:
+            await self.start()
+        return await on_thread(self._running()[0], call)
 
     # how a turn is admitted
 
