@@ -78,8 +78,8 @@ class Engine(Protocol):
         """Check a turn and queue it.
 
         Raises what a server answers before a response starts: ``InvalidRequest`` and ``TokenLimitExceeded`` 400,
-        ``SessionNotFound`` 404, ``SessionBusy`` 409, ``Overloaded``, ``BudgetExhausted`` and ``ArenaExhausted`` 503,
-        ``EngineFailed`` 500.
+        ``SessionNotFound`` 404, ``SessionBusy`` 409, ``StreamRequired`` 422, ``Overloaded``, ``BudgetExhausted`` and
+        ``ArenaExhausted`` 503, ``EngineFailed`` 500.
 
         ``request.deadline`` bounds all of a turn, from its arrival on. A turn that still waits for its session then
         ends with ``SessionDeadline`` 409. Once it has its place, waiting for a row, in its prompt or in its answer, the
