@@ -23,6 +23,7 @@ MAX_HEAD: Final = 131072  # bytes of a head that isn't complete; what a complete
 HEAD_WITHIN: Final = 30.0  # seconds from a request's first byte, or from the connection, to the end of its head
 _SEEN: Final = 1.0  # seconds for which /readyz says 503 before the listener closes, for load balancers to see it
 _LINGER: Final = 1  # seconds that uvicorn itself waits for what is left
+_KEEP: Final = 75  # seconds for an idle connection: longer than what usually stands in front keeps its own
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\n"
 _END: Final = b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -104,6 +105,7 @@ def config(gateway: Gateway) -> uvicorn.Config:
         server_header=False,
         date_header=False,  # the upstream's own goes through
         timeout_graceful_shutdown=_LINGER,
+        timeout_keep_alive=_KEEP,
         **extra,
     )
 
