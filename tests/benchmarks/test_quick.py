@@ -58,6 +58,14 @@ def test_delta_says_that_hpack_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     assert not report.ok
 
 
+@pytest.mark.e2e
+def test_gateway() -> None:
+    report = import_module("benchmarks.gateway").run(True)
+    if report.missing:
+        pytest.skip(f"NO BACKEND: {report.missing}")
+    check(report, "gateway")
+
+
 @pytest.mark.model
 @pytest.mark.usefixtures("one_thread")
 def test_batch() -> None:
