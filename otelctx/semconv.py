@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["ATTRIBUTES", "EVENTS", "METRICS", "STATIC_TABLE", "TABLE_REVISION", "Attribute", "Event", "Metric"]
+__all__ = [
+    "ATTRIBUTES",
+    "EVENTS",
+    "METRICS",
+    "STATIC_TABLE",
+    "TABLE_REVISION",
+    "TABLE_SINCE",
+    "Attribute",
+    "Event",
+    "Metric",
+]
 
 # --- the static table of the wire format: append-only, ids are never reused ---
 
@@ -43,6 +53,8 @@ STATIC_TABLE: Final[dict[int, str]] = {
     35: "window.overflowed",
     36: "window.truncated",
 }
+# The revision that brought an id, where it was not the first one.
+TABLE_SINCE: Final[dict[int, int]] = {}
 
 # --- carriers ---
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from otelctx.context.keys import Kind, Value, kind_of
 from otelctx.errors import ContextLimitExceeded
-from otelctx.semconv import INCOMPLETE, SESSION_ID, STATIC_TABLE
+from otelctx.semconv import INCOMPLETE, SESSION_ID, STATIC_TABLE, TABLE_SINCE
 
 __all__ = ["EMPTY", "MAX_ENTRIES", "MAX_FULL_BYTES", "Entry", "State", "Window", "entry"]
 
@@ -27,7 +27,8 @@ MAX_FULL_BYTES: Final = 2900
 MAC_BYTES: Final = 19
 
 _EMPTY_ROOT: Final = bytes(16)
-_IDS: Final = {name: key_id for key_id, name in STATIC_TABLE.items()}
+# Later keys are counted by their names: to a receiver of the first revision they go so.
+_IDS: Final = frozenset(name for key_id, name in STATIC_TABLE.items() if TABLE_SINCE.get(key_id, 1) == 1)
 # kind (2) + root (18) + table revision (2): the fixed fields of a FULL frame, each with a one-byte tag.
 _FULL_FIXED: Final = 2 + 18 + 2
 # The completeness entry must always still fit: entry tag and length (2) + id (2) + bool (2).

@@ -15,7 +15,7 @@ parsing costs), and checked before they become values. Whatever they are, nothin
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final
@@ -34,9 +34,9 @@ from otelctx.delta.limits import (
     ROOT_BYTES,
 )
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason
+from otelctx.delta.table import TABLE, Table
 from otelctx.delta.v1 import otelctx_pb2 as pb
 from otelctx.errors import ContextLimitExceeded, ContextTypeError, MalformedFrame, OversizedFrame
-from otelctx.semconv import STATIC_TABLE, TABLE_REVISION
 
 __all__ = [
     "decode_ack",
@@ -49,7 +49,6 @@ __all__ = [
     "to_header",
 ]
 
-_IDS: Final = {name: key_id for key_id, name in STATIC_TABLE.items()}
 _TRAILER: Final = b"\x7a\x11"  # field 15, length-delimited, 17 bytes: key id and MAC
 
 
@@ -137,8 +136,8 @@ def _starts_field(data: bytes, offset: int) -> bool:
 # --- entries ---
 
 
-def _put_entry(message: pb.Entry, item: Entry, table: int) -> None:
-    key_id = _IDS.get(item.name) if table >= TABLE_REVISION else None
+def _put_entry(message: pb.Entry, item: Entry, ids: Mapping[str, int]) -> None:
+    key_id = ids.get(item.name)
     if key_id is not None:
         message.id = key_id
     else:
@@ -156,58 +155,66 @@ def _put_entry(message: pb.Entry, item: Entry, table: int) -> None:
         message.bytes = value
 
 
-def _get_entries(messages: Iterable[pb.Entry], limit: int) -> tuple[Entry, ...]:
-    entries: list[Entry] = []
-    for message in messages:
-        name = _key_name(message.id, message.name) if message.WhichOneof("key") else ""
-        if not name:
-            raise MalformedFrame("an entry without a key")
-        field = message.WhichOneof("value")
-        if field is None:
-            raise MalformedFrame("an entry without a value")
-        value: Value = getattr(message, field)
-        try:
-            entries.append(entry(name, normalise(value, limit)))
-        except ContextLimitExceeded as exc:
-            raise OversizedFrame(exc.message) from None
-        except ContextTypeError as exc:
-            raise MalformedFrame(exc.message) from None
+def _get_entry(message: pb.Entry, name: str, limit: int) -> Entry:
+    if not name:
+        raise MalformedFrame("an entry without a key")
+    field = message.WhichOneof("value")
+    if field is None:
+        raise MalformedFrame("an entry without a value")
+    value: Value = getattr(message, field)
+    try:
+        return entry(name, normalise(value, limit))
+    except ContextLimitExceeded as exc:
+        raise OversizedFrame(exc.message) from None
+    except ContextTypeError as exc:
+        raise MalformedFrame(exc.message) from None
+
+
+def _unique(entries: list[Entry]) -> tuple[Entry, ...]:
     if len({e.name for e in entries}) != len(entries):
         raise MalformedFrame("a key appears twice")
     return tuple(entries)
 
 
-def _key_name(key_id: int, name: str) -> str:
+def _key_name(key_id: int, name: str, table: Table, revision: int) -> str:
+    """The key of an entry of a frame in ``revision``, or "" if there is none."""
     if name:
-        if name in _IDS:
+        if name in table.ids(revision):
             raise MalformedFrame("a key of the table must be sent by its id")
-        if not NAME.fullmatch(name):
-            raise MalformedFrame("a key name is [a-z0-9][a-z0-9_./-]{0,63}")
-        return name
-    known = STATIC_TABLE.get(key_id)
+        return _literal(name)
+    if not key_id:
+        return ""
+    known = table.names(revision).get(key_id)
     if known is None:
         raise MalformedFrame("an id that the table of this revision does not have")
     return known
 
 
+def _literal(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise MalformedFrame("a key name is [a-z0-9][a-z0-9_./-]{0,63}")
+    return name
+
+
 # --- frames ---
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: Frame, table: Table = TABLE) -> bytes:
     """Canonical bytes of ``frame``, without MAC: the same frame is always the same bytes."""
+    ids = table.ids(frame.table)
     message = pb.Frame(kind=pb.Frame.Kind.ValueType(frame.kind), root=frame.root, base=frame.base, table=frame.table)
     for item in frame.put:
-        _put_entry(message.put.add(), item, frame.table)
+        _put_entry(message.put.add(), item, ids)
     for name in frame.delete:
-        if name in _IDS:
-            message.del_ids.append(_IDS[name])
+        if name in ids:
+            message.del_ids.append(ids[name])
         else:
             message.del_names.append(name)
     return message.SerializeToString(deterministic=True)
 
 
-def decode_frame(body: bytes) -> Frame:
-    """The frame in ``body`` (MAC split off). ``table`` is not judged here: an unknown revision is the receiver's to
+def decode_frame(body: bytes, table: Table = TABLE) -> Frame:
+    """The frame in ``body`` (MAC split off). Its revision is not judged here: an unknown one is the receiver's to
     answer.
 
     Raises :class:`~otelctx.errors.MalformedFrame` or :class:`~otelctx.errors.OversizedFrame`.
@@ -230,46 +237,46 @@ def decode_frame(body: bytes) -> Frame:
         raise MalformedFrame(f"a base of {len(message.base)} bytes in a {kind.name}")
     if message.table < 1:
         raise MalformedFrame("no table revision")
-    if message.table > TABLE_REVISION:  # its ids may mean anything: the root is all that can be answered to
+    if message.table > table.revision:  # its ids may mean anything: the root is all that can be answered to
         return Frame(kind, message.root, message.base, table=message.table)
-    return _checked(message, kind)
+    return _checked(message, kind, table)
 
 
-def _checked(message: pb.Frame, kind: FrameKind) -> Frame:
-    put = _get_entries(message.put, MAX_DOWN_BYTES)
-    deleted = [_key_name(key_id, "") for key_id in message.del_ids] + [_literal(n) for n in message.del_names]
+def _checked(message: pb.Frame, kind: FrameKind, table: Table) -> Frame:
+    revision = message.table
+    put = _unique([_get_entry(m, _key_name(m.id, m.name, table, revision), MAX_DOWN_BYTES) for m in message.put])
+    deleted = [_key_name(key_id, "", table, revision) for key_id in message.del_ids]
+    deleted += [_key_name(0, name, table, revision) for name in message.del_names]
     delete = tuple(sorted(deleted))
     if (kind is FrameKind.REF and put) or (kind is not FrameKind.DELTA and delete):
         raise MalformedFrame(f"a {kind.name} carries no such entries")
-    if len(set(delete)) != len(delete) or {e.name for e in put} & set(delete):
-        raise MalformedFrame("a key is deleted twice, or put and deleted")
-    return Frame(kind, message.root, message.base, put, delete, message.table)
-
-
-def _literal(name: str) -> str:
-    if not name:
-        raise MalformedFrame("an empty key name")
-    return _key_name(0, name)
+    if "" in delete or len(set(delete)) != len(delete) or {e.name for e in put} & set(delete):
+        raise MalformedFrame("a key is deleted twice, or put and deleted, or has no name")
+    return Frame(kind, message.root, message.base, put, delete, revision)
 
 
 # --- acks ---
 
 
-def encode_ack(ack: Ack, *, signed: bool) -> bytes:
+def encode_ack(ack: Ack, *, signed: bool, table: Table = TABLE) -> bytes:
     """Bytes of ``ack``, without MAC, shortened to 512 header characters (MAC counted if ``signed``).
 
-    Up entries are written in the order given, as far as there is room; if some are left out, ``truncated`` is set.
+    Up entries are written in the order given, as far as there is room; if some are left out, ``truncated`` is set. So
+    it is if ``moved`` does not fit, which is a hint and goes first.
     """
     room = (MAX_ACK_CHARS - 2) // 4 * 3 - (MAC_BYTES if signed else 0)
-    data = _ack_bytes(ack)
+    data = _ack_bytes(ack, table)
+    if len(data) > room and ack.moved:
+        ack = replace(ack, moved="", truncated=True)
+        data = _ack_bytes(ack, table)
     if len(data) <= room or not ack.ups:
         return data
-    room -= len(_ack_bytes(replace(ack, ups=(), truncated=True)))
+    room -= len(_ack_bytes(replace(ack, ups=(), truncated=True), table))
     fits = sum(used <= room for used in accumulate(item.size for item in ack.ups))
-    return _ack_bytes(replace(ack, ups=ack.ups[:fits], truncated=True))
+    return _ack_bytes(replace(ack, ups=ack.ups[:fits], truncated=True), table)
 
 
-def _ack_bytes(ack: Ack) -> bytes:
+def _ack_bytes(ack: Ack, table: Table) -> bytes:
     message = pb.Ack(
         kind=pb.Ack.Kind.ValueType(ack.kind),
         root=ack.root,
@@ -282,8 +289,9 @@ def _ack_bytes(ack: Ack) -> bytes:
         moved=ack.moved,
         truncated=ack.truncated,
     )
+    ids = table.ids(1)  # the revision that every sender knows, however old it is
     for item in ack.ups:
-        _put_entry(message.up.add(), item, ack.table)
+        _put_entry(message.up.add(), item, ids)
     if ack.window is not None:
         w = ack.window
         message.window.CopyFrom(
@@ -299,7 +307,7 @@ def _ack_bytes(ack: Ack) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def decode_ack(body: bytes) -> Ack:
+def decode_ack(body: bytes, table: Table = TABLE) -> Ack:
     """The ack in ``body`` (MAC split off). Raises :class:`~otelctx.errors.MalformedFrame` or ``OversizedFrame``."""
     if len(body) > MAX_ACK_CHARS:
         raise OversizedFrame(f"an ack of {len(body)} bytes")
@@ -326,7 +334,7 @@ def decode_ack(body: bytes) -> Ack:
         message.table,
         message.final,
         message.event,
-        _get_entries(message.up, MAX_UP_BYTES) if message.table <= TABLE_REVISION else (),
+        _unique([_get_entry(m, _key_name(m.id, m.name, table, 1), MAX_UP_BYTES) for m in message.up]),
         window,
         message.moved,
         message.truncated,

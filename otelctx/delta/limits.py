@@ -29,11 +29,15 @@ class Limits:
 
     base_bytes: int = 64 * 2**20
     bases_per_session: int = 4
-    held_sessions: int = 4096  # sessions per origin of which the sender remembers bases
+    # Bases that the sender remembers: 32 MiB an origin are some twenty thousand sessions of thirteen keys, each with
+    # the four states that it returns to; 64 MiB all origins together, so that no single one pushes out the rest.
+    held_bytes: int = 32 * 2**20
+    link_bytes: int = 64 * 2**20
     paths: int = 1024  # paths per origin whose behaviour is remembered
     acks_until_aware: int = 3
     base_ttl: float = 60.0
     penalty: float = 600.0
+    table_window: float = 600.0  # for so long a revision of the static table counts that was seen behind an origin
     nacks: int = 2  # NACKs to compact frames, within nack_window of them, until the origin gets FULL only
     nack_window: int = 20
     boot_ids: int = 3  # different boot ids within boot_window seconds mean a balancer

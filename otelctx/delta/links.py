@@ -1,4 +1,5 @@
-"""What a sender remembers of one origin: the bases it holds, the processes behind it, and how often it lost a base.
+"""What a sender remembers of one origin beside its bases: the processes behind it, how old they are, and how often they
+lost a base.
 
 All of it is a guess about somebody else's memory, so all of it may be wrong: a base may be gone, a process may have
 been replaced. The receiver has the last word (412), and what is kept here only decides how often it must speak it.
@@ -7,96 +8,14 @@ been replaced. The receiver has the last word (412), and what is kept here only 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from otelctx.context.state import State
-from otelctx.delta.bases import memory
 from otelctx.delta.limits import Limits
-from otelctx.delta.messages import Held
 
-__all__ = ["Answerer", "BootIds", "HeldBases", "NackBudget"]
+__all__ = ["Answerer", "BootIds", "NackBudget", "TableRevisions"]
 
 _REMEMBERED_IDS: Final = 8  # earlier processes of one origin
-
-
-@dataclass(slots=True)
-class _HeldBase:
-    state: State
-    held: Held
-    expires: float
-    cost: int
-
-    def usable(self, shared_only: bool, now: float) -> bool:
-        return self.held is Held.SHARED or (not shared_only and now < self.expires)
-
-
-class HeldBases:
-    """States that the origin has acknowledged to hold, per session; LRU over sessions, four a session.
-
-    A base in one process expires 60 s after its last ack: by then the process may have dropped it.
-    """
-
-    __slots__ = ("_limits", "_sessions", "bytes")
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._sessions: OrderedDict[str, OrderedDict[bytes, _HeldBase]] = OrderedDict()
-        self.bytes = 0  # of memory, as :func:`memory` estimates it
-
-    def keep(self, state: State, held: Held, now: float) -> None:
-        """The origin has said at ``now`` that it keeps ``state`` as ``held``. Without a session nothing is kept."""
-        session = state.session_id
-        if session is None:
-            return
-        bases = self._sessions.setdefault(session, OrderedDict())
-        self._sessions.move_to_end(session)
-        expires = now + self._limits.base_ttl
-        known = bases.get(state.root)
-        if known is not None:  # the usual case: nothing has changed since the last exchange
-            known.held, known.expires = held, expires
-            bases.move_to_end(state.root)
-            return
-        base = bases[state.root] = _HeldBase(state, held, expires, memory(state))
-        self.bytes += base.cost
-        if len(bases) > self._limits.bases_per_session:
-            self._forget(bases, next(iter(bases)))
-        if len(self._sessions) > self._limits.held_sessions:
-            self.drop(next(iter(self._sessions)))
-
-    def best(self, state: State, *, shared_only: bool, now: float) -> State | None:
-        """The state itself if it is held, else the base acknowledged last; only ones that any worker has if asked
-        so.
-        """
-        session = state.session_id
-        bases = None if session is None else self._sessions.get(session)
-        if not bases:
-            return None
-        exact = bases.get(state.root)
-        if exact is not None and exact.usable(shared_only, now):
-            return exact.state
-        for root in [r for r, b in bases.items() if not b.usable(False, now)]:
-            self._forget(bases, root)
-        return next((b.state for b in reversed(bases.values()) if b.usable(shared_only, now)), None)
-
-    def drop(self, session: str | None) -> None:
-        """Forget the bases of one session: the origin has lost one of them, so what of the others?"""
-        bases = None if session is None else self._sessions.pop(session, None)
-        if bases is not None:
-            self.bytes -= sum(base.cost for base in bases.values())
-
-    def drop_process(self) -> None:
-        """Another process answered: what only the first one held is of no use."""
-        for session in list(self._sessions):
-            bases = self._sessions[session]
-            for root in [r for r, b in bases.items() if b.held is Held.PROCESS]:
-                self._forget(bases, root)
-            if not bases:
-                del self._sessions[session]
-
-    def _forget(self, bases: OrderedDict[bytes, _HeldBase], root: bytes) -> None:
-        self.bytes -= bases.pop(root).cost
 
 
 class Answerer(Enum):
@@ -189,3 +108,26 @@ class NackBudget:
             return False
         self._marks.clear()
         return True
+
+
+class TableRevisions:
+    """Which revision of the static table to write: the first until somebody has acked, then the lowest that an ack of
+    the last ten minutes has named, and never a newer one than our own. Several ages may stand behind one origin.
+    """
+
+    __slots__ = ("_limits", "_own", "_seen")
+
+    def __init__(self, limits: Limits, own: int) -> None:
+        self._limits = limits
+        self._own = own
+        self._seen: dict[int, float] = {}  # revision → when last named; at most ``own`` of them
+
+    def seen(self, revision: int, now: float) -> None:
+        """An ack has named ``revision``."""
+        self._seen[max(1, min(revision, self._own))] = now
+
+    def current(self, now: float) -> int:
+        """The revision to write at ``now``."""
+        if self._own == 1:
+            return 1
+        return min((r for r, at in self._seen.items() if now - at < self._limits.table_window), default=1)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import Protocol
 
 from otelctx.context.state import Entry, State, Window
 from otelctx.delta.limits import BASE_BYTES
 from otelctx.semconv import TABLE_REVISION
 
-__all__ = ["Ack", "AckKind", "Frame", "FrameKind", "Held", "NackReason", "delta", "full", "ref"]
+__all__ = ["Ack", "AckKind", "Basis", "Frame", "FrameKind", "Held", "NackReason", "delta", "full", "ref"]
 
 
 class FrameKind(IntEnum):
@@ -92,7 +93,16 @@ def _ref(root: bytes, table: int) -> Frame:
     return Frame(FrameKind.REF, root, table=table)
 
 
-def delta(base: State, state: State, table: int = TABLE_REVISION) -> Frame:
+class Basis(Protocol):
+    """What a DELTA needs to know of its base."""
+
+    @property
+    def root(self) -> bytes: ...
+
+    def diff(self, target: State, /) -> tuple[list[Entry], list[str]]: ...
+
+
+def delta(base: Basis, state: State, table: int = TABLE_REVISION) -> Frame:
     """The frame for a receiver that holds ``base``."""
     put, delete = base.diff(state)
     return Frame(FrameKind.DELTA, state.root, base.root[:BASE_BYTES], tuple(put), tuple(delete), table)

@@ -32,8 +32,9 @@ from enum import Enum, auto
 from typing import Final, Literal
 
 from otelctx.context.state import State
+from otelctx.delta.held import HeldBases
 from otelctx.delta.limits import BASE_BYTES, Limits
-from otelctx.delta.links import Answerer, BootIds, HeldBases, NackBudget
+from otelctx.delta.links import Answerer, BootIds, NackBudget, TableRevisions
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
 from otelctx.semconv import TABLE_REVISION
 
@@ -151,16 +152,23 @@ class Sender:
         "_limits",
         "_nacks",
         "_paths",
+        "_tables",
         "_until",
         "state",
-        "table",
     )
 
-    def __init__(self, limits: Limits, *, baggage: BaggageMode = "until_ack", w3c_only: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        baggage: BaggageMode = "until_ack",
+        w3c_only: bool = False,
+        table: int = TABLE_REVISION,
+    ) -> None:
+        """``w3c_only``: no frame is ever sent; ``table`` is the newest revision of the static table that we know."""
         self._limits = limits
         self._baggage = baggage
         self.state = LinkState.W3C_ONLY if w3c_only else LinkState.UNKNOWN
-        self.table = TABLE_REVISION
         self._until = float("inf")
         self._epoch = 0
         self._acks = 0
@@ -168,6 +176,7 @@ class Sender:
         self._held = HeldBases(limits)
         self._boots = BootIds(limits)
         self._nacks = NackBudget(limits)
+        self._tables = TableRevisions(limits, table)
 
     @property
     def bytes(self) -> int:
@@ -186,7 +195,7 @@ class Sender:
         frame = None
         if sends.frames and state:
             may = sends.compact and aware and not must_be_full and not (safe and self._path_acks(path) == 0)
-            frame = (self._compact(state, now) if may else None) or full(state, self.table)
+            frame = (self._compact(state, now) if may else None) or full(state, self._tables.current(now))
             if frame.kind is not FrameKind.FULL:
                 self._nacks.sent()
         return Offer(frame, baggage, state, path, now, self._epoch)
@@ -196,8 +205,8 @@ class Sender:
         if base is None:
             return None
         if base.root == state.root:
-            return ref(state, self.table)
-        frame = delta(base, state, self.table)
+            return ref(state, self._tables.current(now))
+        frame = delta(base, state, self._tables.current(now))
         cost = size(frame.put) + sum(2 + len(name) for name in frame.delete) + 2 + BASE_BYTES
         return frame if cost < size(state.entries()) else None
 
@@ -214,8 +223,6 @@ class Sender:
         event = _event(offer, reply, ack)
         if ack is not None:
             self._note(offer, ack, now)
-        if event is Event.NACKED_TABLE and ack is not None:
-            self.table = max(1, min(self.table, ack.table))
         verdict = RESENDS.get(event, Verdict.DONE) if reply.replayable else Verdict.DONE
         lost = offer.compact and event in _APP_RAN_WITHOUT
         if event in _BASE_LOST:
@@ -232,7 +239,8 @@ class Sender:
         """No reply at all: nothing is learned."""
 
     def _note(self, offer: Offer, ack: Ack, now: float) -> None:
-        """Which process answered, and what it holds."""
+        """Which process answered, how old it is, and what it holds."""
+        self._tables.seen(ack.table, now)
         answerer = self._boots.seen(ack.boot_id, began=offer.began, now=now)
         if answerer is Answerer.OTHER:
             self._held.drop_process()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
-from typing import Final
 
 from otelctx.delta.limits import Limits
 from otelctx.delta.sender import BaggageMode, Sender
@@ -12,8 +11,6 @@ from otelctx.delta.sender import BaggageMode, Sender
 __all__ = ["Link", "Links", "Origin"]
 
 Origin = tuple[str, str, int]  # scheme, host, port
-
-_BUDGET: Final = 32 * 2**20
 
 
 class Link:
@@ -28,14 +25,13 @@ class Link:
 
 
 class Links:
-    """Links by origin, least recently used first out over ``budget`` bytes. Safe to use from any thread."""
+    """Links by origin, least recently used first out over ``limits.link_bytes``. Safe to use from any thread."""
 
-    __slots__ = ("_baggage", "_budget", "_bytes", "_limits", "_links", "_lock")
+    __slots__ = ("_baggage", "_bytes", "_limits", "_links", "_lock")
 
-    def __init__(self, limits: Limits, baggage: BaggageMode, budget: int = _BUDGET) -> None:
+    def __init__(self, limits: Limits, baggage: BaggageMode) -> None:
         self._limits = limits
         self._baggage: BaggageMode = baggage
-        self._budget = budget
         self._bytes = 0
         self._lock = Lock()
         self._links: OrderedDict[Origin, Link] = OrderedDict()
@@ -71,6 +67,6 @@ class Links:
                 self._shrink()
 
     def _shrink(self) -> None:
-        while self._bytes > self._budget and len(self._links) > 1:
+        while self._bytes > self._limits.link_bytes and len(self._links) > 1:
             _, link = self._links.popitem(last=False)
             self._bytes -= link.bytes

@@ -234,6 +234,15 @@ def test_an_ack_of_too_many_values_is_refused() -> None:
         decode_ack(pb.Ack(root=bytes(8), table=1, up=up[:65]).SerializeToString())
 
 
+@pytest.mark.parametrize("moved", ["w" * 300, "w" * 500])
+def test_a_hint_that_an_ack_has_no_room_for_goes_before_values_do(moved: str) -> None:
+    ack = Ack(AckKind.ACK, bytes(8), event=1, ups=(entry("session.turn", 3), entry("k", "x" * 200)), moved=moved)
+    data = encode_ack(ack, signed=True)
+    assert len(to_header(data + TRAILER)) <= 512
+    read = decode_ack(data)
+    assert (read.moved, read.ups, read.truncated) == ("", ack.ups, True)
+
+
 def test_acks_round_trip_whole() -> None:
     ack = Ack(
         AckKind.NACK, b"12345678", Held.NONE, 2**32 - 1, NackReason.ROOT, 1, True, 5, (entry("session.turn", 3),),

@@ -3,106 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from otelctx.context.state import EMPTY, State
-from otelctx.delta.bases import memory
 from otelctx.delta.limits import Limits
-from otelctx.delta.links import Answerer, BootIds, HeldBases, NackBudget
-from otelctx.delta.messages import Held
+from otelctx.delta.links import Answerer, BootIds, NackBudget, TableRevisions
 
 SAME, OTHER, EARLIER = Answerer
-
-
-def state(session: str | None, n: int) -> State:
-    base = EMPTY if session is None else EMPTY.put("session.id", session)
-    return base.put("n", n)
-
-
-# --- bases that the origin holds ---
-
-
-def test_the_state_itself_is_the_best_base_and_else_the_one_acknowledged_last() -> None:
-    held = HeldBases(Limits())
-    first, second, third = (state("s", n) for n in range(3))
-    held.keep(first, Held.PROCESS, 0.0)
-    held.keep(second, Held.PROCESS, 1.0)
-    assert held.best(first, shared_only=False, now=2.0) == first
-    assert held.best(third, shared_only=False, now=2.0) == second
-    held.keep(first, Held.PROCESS, 3.0)
-    assert held.best(third, shared_only=False, now=4.0) == first
-
-
-def test_a_base_of_one_process_expires_and_a_shared_one_does_not() -> None:
-    held = HeldBases(Limits())
-    held.keep(state("s", 1), Held.SHARED, 0.0)
-    held.keep(state("s", 2), Held.PROCESS, 0.0)
-    assert held.best(state("s", 2), shared_only=False, now=59.9) == state("s", 2)
-    assert held.best(state("s", 2), shared_only=False, now=60.0) == state("s", 1)
-    assert held.bytes == memory(state("s", 1))
-
-
-def test_behind_a_balancer_only_shared_bases_count() -> None:
-    held = HeldBases(Limits())
-    held.keep(state("s", 1), Held.SHARED, 0.0)
-    held.keep(state("s", 2), Held.PROCESS, 0.0)
-    assert held.best(state("s", 2), shared_only=True, now=1.0) == state("s", 1)
-
-
-def test_another_process_leaves_what_is_shared() -> None:
-    held = HeldBases(Limits())
-    held.keep(state("a", 1), Held.SHARED, 0.0)
-    held.keep(state("a", 2), Held.PROCESS, 0.0)
-    held.keep(state("b", 1), Held.PROCESS, 0.0)
-    held.drop_process()
-    assert held.best(state("a", 2), shared_only=False, now=1.0) == state("a", 1)
-    assert held.best(state("b", 1), shared_only=False, now=1.0) is None
-    assert held.bytes == memory(state("a", 1))
-
-
-@pytest.mark.parametrize("empty", [None, ""])
-def test_no_session_is_not_the_session_of_another(empty: str | None) -> None:
-    held = HeldBases(Limits())
-    held.keep(state(empty, 1), Held.PROCESS, 0.0)
-    assert held.best(state(None, 1), shared_only=False, now=0.0) is None
-    assert held.best(state(None, 2), shared_only=False, now=0.0) is None
-    held.drop(None)
-    held.drop("unknown")
-
-
-def test_sessions_are_given_up_least_recently_used_first() -> None:
-    held = HeldBases(Limits(held_sessions=2))
-    for session in ("a", "b", "a", "c"):
-        held.keep(state(session, 0), Held.SHARED, 0.0)
-    assert [s for s in "abc" if held.best(state(s, 0), shared_only=True, now=0.0)] == ["a", "c"]
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["keep", "best", "drop", "drop_process"]), st.integers(0, 3), st.integers(0, 6)),
-        max_size=60,
-    ),
-    st.sampled_from([Held.PROCESS, Held.SHARED]),
-)
-def test_the_accounts_balance(steps: list[tuple[str, int, int]], kind: Held) -> None:
-    """What is counted is what a fresh look at all sessions finds, and four bases a session at most."""
-    held, now = HeldBases(Limits(held_sessions=3)), 0.0
-    for what, session, n in steps:
-        now += 7
-        one = state(f"s{session}", n)
-        if what == "keep":
-            held.keep(one, kind, now)
-        elif what == "best":
-            held.best(one, shared_only=False, now=now)
-        elif what == "drop":
-            held.drop(one.session_id)
-        else:
-            held.drop_process()
-        kept = [base for bases in held._sessions.values() for base in bases.values()]
-        assert held.bytes == sum(memory(base.state) for base in kept)
-        assert all(len(bases) <= 4 for bases in held._sessions.values())
-
 
 # --- processes behind the origin ---
 
@@ -187,3 +92,26 @@ def test_each_change_of_process_counts_once_and_the_second_one_counts_again() ->
     budget.sent()
     assert [budget.spent(1) for _ in range(10)] == [False] * 10
     assert budget.spent(2)  # a worker that crashes all the time
+
+
+# --- the revision of the static table ---
+
+
+def test_the_first_revision_is_written_until_somebody_has_acked_and_then_the_lowest_that_is_seen() -> None:
+    tables = TableRevisions(Limits(), own=3)
+    assert tables.current(0.0) == 1
+    tables.seen(3, 0.0)
+    assert tables.current(1.0) == 3
+    tables.seen(2, 2.0)  # an older worker behind the same origin
+    tables.seen(3, 3.0)
+    assert tables.current(4.0) == 2
+    tables.seen(3, 500.0)
+    assert (tables.current(601.9), tables.current(602.0)) == (2, 3)  # it has not been seen for ten minutes
+    assert tables.current(1100.0) == 1  # nobody has
+
+
+@pytest.mark.parametrize(("named", "written"), [(0, 1), (1, 1), (3, 3), (9, 3), (2**32 - 1, 3)])
+def test_no_newer_revision_than_our_own_is_written_whatever_an_ack_names(named: int, written: int) -> None:
+    tables = TableRevisions(Limits(), own=3)
+    tables.seen(named, 0.0)
+    assert tables.current(1.0) == written

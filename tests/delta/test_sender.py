@@ -264,19 +264,6 @@ def test_get_is_full_until_its_path_has_acked_one() -> None:
     assert link.sender.state is LinkState.AWARE
 
 
-def test_an_older_table_is_spoken_from_its_nack_on_and_none_before_the_first() -> None:
-    link = Link().aware()
-    link.sender.table = 3  # as a later version would begin
-    for told, spoken in ((2, 2), (3, 2), (1, 1), (0, 1)):
-        offer = link.offer(full=True)
-        assert offer.frame is not None
-        ack = Ack(AckKind.NACK, offer.frame.root[:8], boot_id=1, reason=NackReason.TABLE, table=told)
-        assert link.reply(offer, 200, ack) is Verdict.DONE
-        again = link.offer(full=True)
-        assert again.frame is not None
-        assert again.frame.table == spoken
-
-
 def test_a_reply_begun_before_the_last_transition_updates_bases_and_not_the_state() -> None:
     link = Link().aware()
     old = link.offer(full=True)
