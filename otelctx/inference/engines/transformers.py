@@ -112,13 +112,7 @@ class TransformersEngine:
         self._none_arriving = asyncio.Event()
         self._none_arriving.set()
         self._reserved = Reserved(self._turns.values(), self._runner.kv, self._arena, window)
-        self._ladder = Ladder(
-            pressure if pressure is not None else PressureLimits(),
-            clock,
-            window=window,
-            memory=self._reserved.share,
-            drop_idle=self._drop_idle,
-        )
+        self._ladder = self._ladder_of(pressure if pressure is not None else PressureLimits())
         self._numbers = itertools.count(1)
         self._versions = itertools.count(1)
         self._sweeper: asyncio.Task[None] | None = None
@@ -346,6 +340,10 @@ class TransformersEngine:
 
     def _pages(self) -> dict[str, int]:
         return {"used": self._arena.used_pages, "free": self._arena.free_pages}
+
+    def _ladder_of(self, limits: PressureLimits) -> Ladder:
+        memory = self._reserved.share
+        return Ladder(limits, self._clock, window=self._window, memory=memory, drop_idle=self._drop_idle)
 
     def _drop_idle(self) -> None:
         if self._thread is not None and self._core is not None:
