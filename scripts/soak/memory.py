@@ -1,10 +1,10 @@
 """How fast a process grows, from samples that jump. Pure.
 
-Memory in use is a sawtooth: batches of spans, request bodies and allocator arenas come and go. What leaks raises its
-lower edge, so each bucket of time counts with its smallest sample. Through these goes Theil and Sen's line, the median
-of the slopes between all pairs: up to 29 % of them may be anything. Its 95 % confidence interval (Sen's, from Kendall's
-tau) says what the length of the run allows to know: three minutes tell a MiB a minute from nothing only if the edge is
-smooth, thirty do in any case.
+Memory in use is a sawtooth: requests, batches and, while the collector is away, some thousand spans come and go. What
+leaks raises its lower edge. So each bucket of time counts with its smallest sample, and a bucket is longer than an
+outage. Through these goes Theil and Sen's line, the median of the slopes between all pairs: up to 29 % of them may be
+anything. Its 95 % confidence interval (Sen's, from Kendall's tau) says what the length of a run allows to know: two
+minutes tell several MiB a minute from nothing, half an hour a half.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Final
 __all__ = ["Growth", "growth", "lower_edge"]
 
 _Z: Final = 1.96  # 95 %, two-sided
+_BUCKET: Final = 15.0  # seconds, and shorter in a run that would have too few of them
+_FEWEST: Final = 6
 Samples = Sequence[tuple[float, float]]
 
 
@@ -46,10 +48,12 @@ def lower_edge(samples: Samples, buckets: int) -> list[tuple[float, float]]:
     return [found[bucket] for bucket in sorted(found)]
 
 
-def growth(samples: Samples, *, warm_up: float, buckets: int = 60) -> Growth:
+def growth(samples: Samples, *, warm_up: float) -> Growth:
     """The growth after the first ``warm_up`` seconds. Raises ``ValueError`` if fewer than three buckets remain."""
     begun = samples[0][0] + warm_up if samples else 0.0
-    edge = lower_edge([sample for sample in samples if sample[0] >= begun], buckets)
+    warm = [sample for sample in samples if sample[0] >= begun]
+    length = warm[-1][0] - warm[0][0] if warm else 0.0
+    edge = lower_edge(warm, max(_FEWEST, int(length / _BUCKET)))
     if len(edge) < 3:
         raise ValueError(f"{len(edge)} points are too few for a slope")
     slopes = sorted((b - a) / (u - t) * 60 for (t, a), (u, b) in combinations(edge, 2))

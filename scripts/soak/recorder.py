@@ -22,13 +22,14 @@ REQUEST: Final[ContextVar[str]] = ContextVar("soak.request", default="")
 SKETCH: Final = 6
 """How many logits of each line are kept: the largest, and those of five tokens spread over the vocabulary."""
 
-_FIELDS: Final = ("max_tokens", "stop", "when_full", "owner")
+_FIELDS: Final = ("stop", "when_full", "owner")
 
 
 class Draws:
     """What was drawn for one turn: token ids, and a sketch of the logits each was drawn from."""
 
     def __init__(self) -> None:
+        self.max_tokens: int | None = None  # as it was served: pressure may have lowered it
         self.tokens: list[int] = []
         self.sketches: list[list[float]] = []
 
@@ -42,7 +43,7 @@ class Recorder:
         self._draws: dict[int, Draws] = {}
         self.reached = 0
         engine.admit = self.admit
-        _when_started(engine, self._record_sampling)
+        _when_started(engine, self._started)
 
     async def admit(self, request: Any) -> Recorded:
         self.reached += 1
@@ -67,8 +68,18 @@ class Recorder:
     def flush(self) -> None:
         self._file.flush()
 
-    def _record_sampling(self, core: Any) -> None:
-        core._sampler = sampled_by(core._sampler, self._note)
+    def _started(self, engine: Any) -> None:
+        engine._core._sampler = sampled_by(engine._core._sampler, self._note)
+        prompted = engine._ladder.prompted
+
+        def served(request: Any, *rest: Any) -> Any:
+            request = prompted(request, *rest)
+            draws = self._draws.get(id(request.params))
+            if draws is not None:
+                draws.max_tokens = request.max_tokens
+            return request
+
+        engine._ladder.prompted = served
 
     def _note(self, params: Any, token: int, sketch: list[float]) -> None:
         draws = self._draws.get(id(params))
@@ -80,7 +91,7 @@ class Recorder:
         draws = self._draws.get(id(request.params))
         if draws is None:
             return
-        asked = {name: getattr(request, name) for name in _FIELDS}
+        asked = {name: getattr(request, name) for name in _FIELDS} | {"max_tokens": draws.max_tokens}
         self._write(
             {
                 "session": request.session,
@@ -159,6 +170,6 @@ def _when_started(engine: Any, call: Callable[[Any], None]) -> None:
         await start()
         if not done:
             done = True
-            call(engine._core)
+            call(engine)
 
     engine.start = started

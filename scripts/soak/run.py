@@ -30,7 +30,7 @@ __all__ = ["Say", "run"]
 Say = Callable[[str, dict[str, Any]], None]
 """Called with a line to show and what to write down."""
 
-_SAMPLE: Final = 1.0  # seconds
+_SAMPLE: Final = 2.0  # seconds
 _LOOK: Final = 10.0
 _DRAIN: Final = 60.0
 _REST: Final = 20.0
@@ -90,7 +90,7 @@ async def _load_and_rest(
     seen: Seen, asking: Asking, running: Worker, telemetry: Telemetry, say: Say
 ) -> dict[str, list[int] | None]:
     options = seen.options
-    seen.before = await asking.ask_worker("state")
+    seen.before, census = await asking.ask_worker("state"), await asking.ask_worker("census")
     names = [f"s{number}" for number in range(options.sessions)]
     actors = [
         Actor(name, asking, seen.ledger, number, options.seed)
@@ -120,6 +120,9 @@ async def _load_and_rest(
     for name in names:
         await asking.delete(name)
     seen.emptied = await asking.ask_worker("state")
+    after = Counter(await asking.ask_worker("census"))
+    after.subtract(census)
+    say("objects counted", {"more_objects": dict(after.most_common(20))})
     return windows
 
 
@@ -136,11 +139,15 @@ def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _watch(seen: Seen, asking: Asking, running: Worker, began: float, say: Say) -> None:
-    """Memory each second, and each ten the engine's state and a line."""
+    """Memory every two seconds, and every ten the engine's state and a line.
+
+    Before each look the allocator gives back what it only keeps for later: what counts is what can't be given back.
+    """
     process = psutil.Process(running.pid)
     looked = began
     while running.status is None:
         now = time.monotonic()
+        await asking.ask_worker("trim")
         seen.memory.append((now - began, process.memory_info().rss / 2**20))
         if now - looked >= _LOOK:
             looked = now

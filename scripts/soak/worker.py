@@ -7,9 +7,12 @@ package is changed: the process is the command's own, and engine and application
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import json
 import sys
 import threading
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +66,17 @@ class Control:
             "reached": self._recorder.reached,
             "faults": dict(self._faults.done),
         }
+
+    def _trim(self, scope: Any, given: Any) -> None:
+        """Have the C library give back what it holds for later, where it can (glibc)."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+    def _census(self, scope: Any, given: Any) -> dict[str, int]:
+        """How many objects of each type there are, the hundred most frequent."""
+        gc.collect()
+        return dict(Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects()).most_common(100))
 
     def _quiet(self, scope: Any, given: Any) -> None:
         """No more faults, and what was recorded so far is in its file."""
