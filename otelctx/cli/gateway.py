@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from otelctx.cli.saying import Say
 from otelctx.cli.serve import listener
 from otelctx.gateway.application import Gateway, app
 from otelctx.gateway.head import Limits
@@ -21,12 +22,13 @@ _SHUTDOWN: Final = 2.5  # seconds that telemetry gets to leave
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen, under which name, and how many seconds running requests get at the end."""
+    """Where to listen, under which name, how many seconds running requests get at the end, and how to say so."""
 
     host: str
     port: int
     service_name: str
     drain: float
+    as_json: bool = False
 
 
 def options(
@@ -47,12 +49,13 @@ def run(upstreams: list[str], listen: Listen, chosen: Options) -> None:
         url = f"http://{shown}:{bound.getsockname()[1]}"
         served = config(gateway)
         try:
-            EdgeServer(served, gateway, listen.drain, lambda: _say(gateway, url)).run(sockets=[bound])
+            EdgeServer(served, gateway, listen.drain, lambda: _ready(Say(listen.as_json), gateway, url)).run(
+                sockets=[bound]
+            )
         finally:
             handle.shutdown(timeout=_SHUTDOWN)
 
 
-def _say(gateway: Gateway, url: str) -> None:
-    """One line for whoever watches. Flushed, since that may be a program."""
-    names = ", ".join(upstream.name for upstream in gateway.upstreams)
-    print(f"otelctx: ready: {url} in front of {names}", flush=True)
+def _ready(say: Say, gateway: Gateway, url: str) -> None:
+    names = [upstream.name for upstream in gateway.upstreams]
+    say("ready", f"ready: {url} in front of {', '.join(names)}", url=url, upstreams=names)

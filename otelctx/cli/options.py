@@ -10,7 +10,7 @@ __all__ = ["Options"]
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line said. ``window`` in tokens, ``drain`` and ``ttft_target`` in seconds; ``threads`` 0 leaves
-    it to torch."""
+    it to torch; ``as_json``: what is said is for programs."""
 
     model: str
     host: str
@@ -23,3 +23,4 @@ class Options:
     threads: int
     drain: float
     ttft_target: float = 10.0
+    as_json: bool = False

@@ -57,13 +57,15 @@ def serve(
             "streamed, then those of low priority are shed.",
         ),
     ] = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Serve a model over OpenAI's API, traced, with token windows."""
     with failing():
         from otelctx.cli.options import Options
         from otelctx.cli.serve import run
 
-        run(Options(model, host, port, window, rows, when_full.value, name, service_name, threads, drain, ttft_target))
+        told = (name, service_name, threads, drain, ttft_target, as_json)
+        run(Options(model, host, port, window, rows, when_full.value, *told))
 
 
 @program.command()
@@ -84,12 +86,13 @@ def gateway(
     ] = "/readyz",
     health_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     max_body: Annotated[int, typer.Option(min=0, help="Bytes of a request's body.")] = 64 * 2**20,
+    as_json: AsJson = False,
 ) -> None:
     """Be the edge in front of workers: strangers' W3C context outside, signed frames inside, sessions routed."""
     with failing():
         from otelctx.cli.gateway import Listen, options, run
 
-        listen = Listen(host, port, service_name, drain)
+        listen = Listen(host, port, service_name, drain, as_json)
         timeouts = (connect_timeout, read_timeout, total_timeout)
         run(upstream, listen, options(load_bound, timeouts, (health_path, health_interval), max_body))
 

@@ -12,7 +12,7 @@ __all__ = ["show"]
 
 show = typer.Typer(help="Show a header, a trace or a session's window in readable form.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @show.command()

@@ -16,6 +16,7 @@ import torch
 import uvicorn
 
 from otelctx.cli.options import Options
+from otelctx.cli.saying import Progress, Say
 from otelctx.errors import EngineFailed
 from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.inference.loader import load
@@ -39,10 +40,11 @@ def work(options: Options, settings: Settings, listener: socket.socket) -> None:
         EngineFailed: the device is lost. What was in flight has its answer, and only a new process can serve again.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    engine = _engine(options, settings)
+    say = Say(options.as_json)
+    engine = _engine(options, settings, say)
     handle = configure(options.service_name)
     try:
-        _Server(_config(options, engine), _url(options.host, listener), engine).run(sockets=[listener])
+        _Server(_config(options, engine), _url(options.host, listener), engine, say).run(sockets=[listener])
         if engine.poisoned is not None:
             raise EngineFailed(f"the device is lost to this process, which has to be started anew: {engine.poisoned}")
     finally:
@@ -51,10 +53,10 @@ def work(options: Options, settings: Settings, listener: socket.socket) -> None:
         gc.freeze()
 
 
-def _engine(options: Options, settings: Settings) -> TransformersEngine:
+def _engine(options: Options, settings: Settings, say: Say) -> TransformersEngine:
     if options.threads:
         torch.set_num_threads(options.threads)
-    loaded = load(options.model, cache_dir=settings.cache_dir, progress=_Progress())
+    loaded = load(options.model, cache_dir=settings.cache_dir, progress=Progress(say))
     return TransformersEngine(
         loaded.model,
         loaded.tokenizer,
@@ -91,14 +93,17 @@ def _config(options: Options, engine: TransformersEngine) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """Says where it is once it can be used."""
 
-    def __init__(self, config: uvicorn.Config, url: str, engine: TransformersEngine) -> None:
+    def __init__(self, config: uvicorn.Config, url: str, engine: TransformersEngine, say: Say) -> None:
         super().__init__(config)
         self._url = url
         self._engine = engine
+        self._say = say
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        _say(f"ready: {self._engine.name} with a window of {self._engine.window} tokens at {self._url}/v1")
+        name, window, url = self._engine.name, self._engine.window, f"{self._url}/v1"
+        text = f"ready: {name} with a window of {window} tokens at {url}"
+        self._say("ready", text, url=url, model=name, window=window)
 
     async def on_tick(self, counter: int) -> bool:
         # What is in flight has been told; for what comes next there must be another process.
@@ -113,24 +118,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _Progress:
-    """Each step once, and then every quarter of it."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, int] = {}
-
-    def __call__(self, text: str, share: float | None) -> None:
-        quarter = -1 if share is None else int(share * 4)
-        if self._told.get(text, -2) < quarter:
-            self._told[text] = quarter
-            _say(text if share is None else f"{text}: {quarter * 25} %")
-
-
-def _say(text: str) -> None:
-    """One line for whoever watches. Flushed, since that may be a program."""
-    print(f"otelctx: {text}", flush=True)
 
 
 def _url(host: str, listener: socket.socket) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from otelctx.cli import worker
 from otelctx.cli.options import Options
+from otelctx.cli.saying import Say
 from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.settings import CaptureContent, Settings
 
@@ -25,7 +26,7 @@ def test_content_goes_onto_spans_only_where_the_standard_variable_asks(
     monkeypatch.setattr(worker, "load", lambda *args, **kwargs: loaded)
     monkeypatch.setattr(worker, "TransformersEngine", lambda *args, **kwargs: made.update(kwargs))
     options = Options("tiny", "127.0.0.1", 0, 64, 1, "turns", None, "worker", 0, 1.0)
-    worker._engine(options, Settings(capture_content=asked))
+    worker._engine(options, Settings(capture_content=asked), Say())
     assert made["capture_content"] is captured
 
 
@@ -35,7 +36,7 @@ def test_the_target_for_the_first_token_reaches_the_engine(monkeypatch: pytest.M
     monkeypatch.setattr(worker, "load", lambda *args, **kwargs: loaded)
     monkeypatch.setattr(worker, "TransformersEngine", lambda *args, **kwargs: made.update(kwargs))
     options = Options("tiny", "127.0.0.1", 0, 64, 1, "turns", None, "worker", 0, 1.0, ttft_target=2.5)
-    worker._engine(options, Settings())
+    worker._engine(options, Settings(), Say())
     assert made["pressure"].ttft == 2.5
 
 

@@ -1,0 +1,31 @@
+"""Lines that a long-running command prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from otelctx.cli.saying import Progress, Say
+
+
+def test_people_get_a_line_and_programs_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    Say()("ready", "ready: here", url="http://h")
+    Say(as_json=True)("ready", "ready: here", url="http://h")
+    line, document = capsys.readouterr().out.splitlines()
+    assert line == "otelctx: ready: here"
+    assert json.loads(document) == {"event": "ready", "message": "ready: here", "url": "http://h"}
+
+
+def test_progress_is_told_once_and_then_by_quarters(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Say())
+    for share in (None, 0.0, 0.1, 0.24, 0.26, 0.3, 0.9, 1.0, 1.0):
+        progress("Unpacking", share)
+    assert capsys.readouterr().out.splitlines() == [
+        "otelctx: Unpacking",
+        *(f"otelctx: Unpacking: {percent} %" for percent in (0, 25, 75, 100)),
+    ]
+    progress = Progress(Say(as_json=True))
+    progress("Loading", None)
+    progress("Loading", 0.5)
+    assert [json.loads(line).get("share") for line in capsys.readouterr().out.splitlines()] == [None, 0.5]
