@@ -133,3 +133,12 @@ def test_what_is_wrong_fails_the_check_that_is_for_it(name: str, spoil: Callable
     seen = well()
     spoil(seen)
     assert [check.name for check in judge(seen) if not check.ok] == [name]
+
+
+def test_a_short_run_tells_its_growth_and_is_not_judged_by_it() -> None:
+    seen = well()
+    seen.options = Options(seconds=45.0)
+    growing(seen)
+    (check,) = [check for check in judge(seen) if check.name == "memory"]
+    assert check.ok
+    assert "not judged" in check.detail
