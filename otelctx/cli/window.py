@@ -17,7 +17,7 @@ from otelctx.settings import Settings
 
 __all__ = ["read", "rows", "show"]
 
-_BAR: Final = 40  # characters
+_BAR: Final = 24  # characters
 _PATIENCE: Final = 10.0  # seconds
 
 
