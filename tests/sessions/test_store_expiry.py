@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from otelctx.errors import Overloaded, SessionBusy, SessionNotFound, VersionConflict
+from otelctx.errors import Overloaded, SessionBusy, SessionDeadline, SessionNotFound, VersionConflict
 from otelctx.sessions.arena import Arena
 from otelctx.sessions.store import Lease, Limits, SessionStore
 
@@ -174,3 +174,27 @@ async def test_running_turns_find_memory_while_idle_sessions_have_some(clock: An
     assert store.get("s17", "alice").window.kept == 128
     for lease in (first, second, *many):
         lease.release()
+
+
+async def test_a_holder_that_can_end_its_turn_is_asked_to(store: SessionStore, clock: Any) -> None:
+    """The session is not given away before its holder has let go: its turn may be at work on it."""
+    lease = await store.lease("s", "owner")
+    asked: list[bool] = []
+    lease.on_overdue = lambda: asked.append(True)
+    waiting = asyncio.create_task(store.lease("s", "owner"))
+    await asyncio.sleep(0)
+    clock.now += 601
+    store.sweep()
+    store.sweep()
+    await asyncio.sleep(0)
+    assert (len(asked), lease.released, waiting.done()) == (2, False, False)
+    lease.release()
+    (await waiting).release()
+
+
+async def test_a_wait_that_the_caller_bounds_ends_with_its_deadline(store: SessionStore) -> None:
+    lease = await store.lease("s", "owner")
+    with pytest.raises(SessionDeadline):
+        await store.lease("s", "owner", wait=0.01)
+    lease.release()
+    (await store.lease("s", "owner", wait=0)).release()

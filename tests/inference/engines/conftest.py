@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from otelctx.inference.engines import transformers
 from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.inference.sampling import Params
+from otelctx.inference.thread import EngineThread, Worker
 from otelctx.inference.turn import TurnResult
 
 GREEDY = Params(temperature=0)
@@ -192,3 +195,107 @@ async def make_speaker(make_engine: Make, chatml: Any) -> Callable[..., Any]:
         return engine
 
     return make
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Does ``action`` after the ``at``-th callback since :meth:`arm`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_default_executor(Inline(self))
+        self.steps = 0
+        self.at = 0
+        self.action: Callable[[], object] = lambda: None
+
+    def arm(self, at: int, action: Callable[[], object]) -> None:
+        self.steps, self.at, self.action = 0, at, action
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_soon(self._counted, callback, *args, context=context)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_soon_threadsafe(self._counted, callback, *args, context=context)
+
+    def _counted(self, callback: Any, *args: Any) -> None:
+        callback(*args)
+        self.steps += 1
+        if self.steps == self.at:
+            self.action()
+
+
+class Inline(ThreadPoolExecutor):
+    """What it is given runs as a callback of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(1)
+        self._loop = loop
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                future.set_result(call(*args, **kwargs))
+
+        self._loop.call_soon(run)
+        return future
+
+
+async def come(true: Callable[[], bool]) -> None:
+    """Let the loop go on until it is so."""
+    for _ in range(10_000):
+        if true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")
+
+
+class InlineThread(EngineThread):
+    """Each command and each step of the engine is a callback."""
+
+    _alive = False
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    def start(self, worker: Worker) -> None:
+        self._worker, self._alive, self._due = worker, True, False
+
+    def command(self, call: Callable[[], None]) -> None:
+        super().command(call)
+        self._again()
+
+    async def stop(self) -> None:
+        await come(lambda: not self._due)
+        self._alive = False
+
+    def _again(self) -> None:
+        if not self._due:
+            self._due = True
+            self.loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._due = False
+        with torch.inference_mode():
+            self._guarded(self._running().step if self._commands.empty() else self._commands.get())  # type: ignore[arg-type]
+        self._flush()
+        if not self._commands.empty() or not self._running().idle:
+            self._again()
+
+
+@pytest.fixture
+def counting_loop() -> type[Loop]:
+    """An event loop that does something between any two of its callbacks: ``loop.arm(after, action)``."""
+    return Loop
+
+
+@pytest.fixture(name="come")
+def come_fixture() -> Callable[..., Any]:
+    return come
+
+
+@pytest.fixture
+def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's thread is made of callbacks of its event loop."""
+    monkeypatch.setattr(transformers, "EngineThread", InlineThread)

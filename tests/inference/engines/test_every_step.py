@@ -11,21 +11,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
-import torch
 
 from otelctx.errors import OtelctxError, Overloaded
 from otelctx.exchange.node import Node
 from otelctx.inference import guard
-from otelctx.inference.engines import transformers
 from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.inference.sampling import Params
 from otelctx.inference.scheduler import Limits
-from otelctx.inference.thread import EngineThread, Worker
 from otelctx.inference.turn import Message, TurnRequest
 from otelctx.settings import Settings
 from otelctx.testing import Captured
@@ -35,93 +31,6 @@ QUESTION = "tell me of the hill and of the sea"
 KEPT = {"completed", "length"}
 
 
-class Loop(asyncio.SelectorEventLoop):
-    """Does ``action`` after the ``at``-th callback since :meth:`arm`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_default_executor(Inline(self))
-        self.steps = 0
-        self.at = 0
-        self.action: Callable[[], object] = lambda: None
-
-    def arm(self, at: int, action: Callable[[], object]) -> None:
-        self.steps, self.at, self.action = 0, at, action
-
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        return super().call_soon(self._counted, callback, *args, context=context)
-
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        return super().call_soon_threadsafe(self._counted, callback, *args, context=context)
-
-    def _counted(self, callback: Any, *args: Any) -> None:
-        callback(*args)
-        self.steps += 1
-        if self.steps == self.at:
-            self.action()
-
-
-class Inline(ThreadPoolExecutor):
-    """What it is given runs as a callback of its own."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(1)
-        self._loop = loop
-
-    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                future.set_result(call(*args, **kwargs))
-
-        self._loop.call_soon(run)
-        return future
-
-
-async def come(true: Callable[[], bool]) -> None:
-    """Let the loop go on until it is so."""
-    for _ in range(10_000):
-        if true():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
-
-
-class InlineThread(EngineThread):
-    """Each command and each step of the engine is a callback."""
-
-    _alive = False
-
-    @property
-    def alive(self) -> bool:
-        return self._alive
-
-    def start(self, worker: Worker) -> None:
-        self._worker, self._alive, self._due = worker, True, False
-
-    def command(self, call: Callable[[], None]) -> None:
-        super().command(call)
-        self._again()
-
-    async def stop(self) -> None:
-        await come(lambda: not self._due)
-        self._alive = False
-
-    def _again(self) -> None:
-        if not self._due:
-            self._due = True
-            self.loop.call_soon(self._next)
-
-    def _next(self) -> None:
-        self._due = False
-        with torch.inference_mode():
-            self._guarded(self._running().step if self._commands.empty() else self._commands.get())  # type: ignore[arg-type]
-        self._flush()
-        if not self._commands.empty() or not self._running().idle:
-            self._again()
-
-
 def request(text: str, session: str | None, tokens: int = 3, deadline: float | None = None) -> TurnRequest:
     return TurnRequest((Message("user", text),), session, max_tokens=tokens, params=GREEDY, deadline=deadline)
 
@@ -129,11 +38,11 @@ def request(text: str, session: str | None, tokens: int = 3, deadline: float | N
 class Scene:
     """An engine, others that use it, and the turn that is ended. ``rows``, and who is in its way."""
 
-    def __init__(self, build: Callable[..., TransformersEngine], seen: Captured, *, rows: int, before: bool) -> None:
+    def __init__(self, build: Any, seen: Captured, come: Any, *, rows: int, before: bool) -> None:
         self.now = 1000.0
         self.engine = build(rows=rows, window=512, clock=lambda: self.now)
         self.engine._limits = Limits(rows=rows, chunk=8, idle_chunk=24)
-        self.seen = seen
+        self.seen, self.come = seen, come
         self.before = before  # whether another turn of the session comes first
         self.turn: Any = None
         self.arrived = 0  # requests
@@ -288,7 +197,7 @@ async def one(scene: Scene, n: int, session: str | None, start: Any, end: End, e
     with suppress(asyncio.CancelledError, OtelctxError):
         await task
     assert [await other for other in others] == [expected["beside"], expected.get("before")][: len(others)]
-    await come(lambda: not scene.engine._turns and not scene.engine._thread._due)  # type: ignore[union-attr]
+    await scene.come(lambda: not scene.engine._turns and not scene.engine._thread._due)  # type: ignore[union-attr]
     loop.arm(0, lambda: None)
     scene.check_at_rest()
     mine = scene.outcomes()
@@ -334,9 +243,8 @@ async def reference(scene: Scene) -> dict[str, str]:
 
 @pytest.fixture
 def build(
-    twin: Callable[[Any], Any], chat_model: Any, chatml: Any, monkeypatch: pytest.MonkeyPatch
+    twin: Callable[[Any], Any], chat_model: Any, chatml: Any, inline_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    monkeypatch.setattr(transformers, "EngineThread", InlineThread)
     monkeypatch.setattr(guard, "_INLINE", 0)
     return lambda **options: TransformersEngine(twin(chat_model), chatml, name="tiny", eos_ids=(), **options)
 
@@ -366,13 +274,13 @@ LEFT_OUT = {("overdue", place) for place in ("stateless", "stateless-no-row", "n
 
 @pytest.mark.parametrize(("way", "place"), sorted({(way, place) for way in WAYS for place in PLACES} - LEFT_OUT))
 def test_a_turn_can_be_ended_at_every_step(
-    build: Any, otelctx_capture: Captured, record_property: Any, way: str, place: str
+    build: Any, come: Any, counting_loop: Any, otelctx_capture: Captured, record_property: Any, way: str, place: str
 ) -> None:
     rows, before, with_session = PLACES[place]
     start, end = WAYS[way]
 
     async def run() -> int:
-        scene = Scene(build, otelctx_capture, rows=rows, before=before)
+        scene = Scene(build, otelctx_capture, come, rows=rows, before=before)
         await scene.engine.start()
         expected = await reference(scene)
         n = 1
@@ -381,17 +289,19 @@ def test_a_turn_can_be_ended_at_every_step(
         await scene.engine.close()
         return n - 1
 
-    with asyncio.Runner(loop_factory=Loop) as runner:
+    with asyncio.Runner(loop_factory=counting_loop) as runner:
         points = runner.run(run())
     record_property("points", points)
     assert points > 20
 
 
-def test_the_engine_can_be_closed_at_every_step(build: Any, otelctx_capture: Captured, record_property: Any) -> None:
+def test_the_engine_can_be_closed_at_every_step(
+    build: Any, come: Any, counting_loop: Any, otelctx_capture: Captured, record_property: Any
+) -> None:
     """Whoever waits, for a session, a row or its answer, is told; what was answered in full is kept."""
 
     async def closed_after(n: int) -> bool:
-        scene = Scene(build, otelctx_capture, rows=1, before=True)
+        scene = Scene(build, otelctx_capture, come, rows=1, before=True)
         await scene.engine.start()
         await scene.read(request("hello", "s"))
         before = scene.window("s")
@@ -414,7 +324,7 @@ def test_the_engine_can_be_closed_at_every_step(build: Any, otelctx_capture: Cap
             n += 1
         return n - 1
 
-    with asyncio.Runner(loop_factory=Loop) as runner:
+    with asyncio.Runner(loop_factory=counting_loop) as runner:
         points = runner.run(run())
     record_property("points", points)
     assert points > 50
