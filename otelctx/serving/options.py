@@ -49,10 +49,12 @@ class Options:
 
 def schema(*, sessions: bool) -> dict[str, Any]:
     """JSON Schema of the object, where a ``session`` may stand in it and where not."""
-    own = {**_SESSION_FIELDS, **_FIELDS} if sessions else dict(_FIELDS)
+    nothing = {name: {"type": "null"} for name in _SESSION_FIELDS}
+    own = {**(_SESSION_FIELDS if sessions else nothing), **_FIELDS}
     found: dict[str, Any] = {"type": ["object", "null"], "properties": own, "additionalProperties": False}
     if sessions:
-        found["dependentRequired"] = {"session": ["mode"], "mode": ["session"]}
+        both = {"session": {"type": "string"}, "mode": {"const": _APPEND}}
+        found["anyOf"] = [{"properties": nothing}, {"properties": both, "required": list(both)}]
     return found
 
 

@@ -72,7 +72,10 @@ def valid(name: str, body: dict[str, Any]) -> bool:
 VALUES: list[Any] = [
     None, True, False, 0, 1, 2, -1, 5.0, 1.5, 10**12, "", "a", "auto", "none", "append", [], ["a"], [1], [""],
     ["a"] * 9, {}, {"type": "text"}, {"include_usage": True}, {"x": 1}, {"when_full": "slide"}, {"timeout": 0},
-    {"timeout": 1},    {"session": "s"}, {"session": "s", "mode": "append"}, [[1]], [{"role": "user", "content": "x"}],
+    {"timeout": 1},    {"session": "s", "mode": None},
+    {"session": None, "mode": "append"},
+    {"session": None, "mode": None},
+    {"session": "s"}, {"session": "s", "mode": "append"}, [[1]], [{"role": "user", "content": "x"}],
     [{"role": "assistant"}], [{"role": "user"}], ["text"],
 ]  # fmt: skip
 
