@@ -45,11 +45,13 @@ class Modelled:
 
 
 class SessionsAgainstLists(RuleBasedStateMachine):
-    @initialize(pages=st.integers(12, 60))
+    @initialize(pages=st.integers(24, 80))
     def start(self, pages: int) -> None:
         self.arena = Arena(pages)
         self.sessions = [Modelled(record_of(self.arena)), Modelled(record_of(self.arena))]
         self.counter = 0
+        for n in range(8):
+            self.turn(self.sessions[n % 2], 10 * n, "append", 0, True)
 
     def fresh(self, n: int) -> list[int]:
         self.counter += n
@@ -60,10 +62,14 @@ class SessionsAgainstLists(RuleBasedStateMachine):
         n=st.integers(0, 150),
         act=st.sampled_from(["append", "append", "evict turns", "evict tokens", "replace", "replace all"]),
         share=st.floats(0, 1),
-        keep=st.integers(0, 4),
+        keep=st.sampled_from([True, True, True, False]),
+        times=st.integers(1, 3),
     )
-    def turn(self, which: int, n: int, act: str, share: float, keep: int) -> None:
-        session = self.sessions[which]
+    def turns(self, which: int, n: int, act: str, share: float, keep: bool, times: int) -> None:
+        for _ in range(times):
+            self.turn(self.sessions[which], n, act, share, keep)
+
+    def turn(self, session: Modelled, n: int, act: str, share: float, keep: bool) -> None:
         record, window, before = session.record, session.record.window, session.now
         tx = window.begin()
         try:
@@ -77,7 +83,7 @@ class SessionsAgainstLists(RuleBasedStateMachine):
             window.mark_turn(tx)
             window.append(tx, self.fresh(n))
         except (TokenLimitExceeded, ArenaExhausted):
-            keep = 0
+            keep = False
         assert window.committed.kept == len(before.tokens)  # whatever is open
         after = State(tuple(window.tokens().tolist()), tuple(window.turns), window.pinned, window.evicted)
         if not keep:
@@ -88,31 +94,31 @@ class SessionsAgainstLists(RuleBasedStateMachine):
         record.pending, record.system, record.messages = (number,), f"system {number}", (("user", str(number)),)
         session.states[number] = replace(after, beside=(record.turns, (number,), record.system, record.messages))
 
-    @rule(which=st.integers(0, 1), share=st.floats(0, 1), beyond=st.booleans())
-    def restore(self, which: int, share: float, beyond: bool) -> None:
+    @rule(which=st.integers(0, 1), back=st.integers(-1, 12))
+    def restore(self, which: int, back: int) -> None:
         session = self.sessions[which]
         record = session.record
         current = record.window.version
-        target = current + 1 if beyond else round(share * current)
+        target = max(0, current - back)
         known = [v.number for v in record.kept if v.number <= target] + [current] * (target == current)
         try:
             number = record.restore(target)
         except VersionNotFound:
-            assert beyond or target == 0 or not known
+            assert back < 0 or target == 0 or not known
         except ArenaExhausted:
             assert not self.arena.can_allocate(1)
-            assert len(record.kept) == 1  # the one that it was asked for
+            assert len(record.kept) == 1  # the one that was asked for
         else:
             assert number == max(known)
             assert record.window.version == current + 1
             session.states[current + 1] = session.states[number]
         session.labels = {name: n for name, n in session.labels.items() if (name, n) in record.labels}
 
-    @rule(which=st.integers(0, 1), name=st.sampled_from("abc"), share=st.floats(0, 1), remove=st.booleans())
-    def label(self, which: int, name: str, share: float, remove: bool) -> None:
+    @rule(which=st.integers(0, 1), name=st.sampled_from("abc"), back=st.integers(0, 8), remove=st.booleans())
+    def label(self, which: int, name: str, back: int, remove: bool) -> None:
         session = self.sessions[which]
         record = session.record
-        target = round(share * record.window.version)
+        target = max(0, record.window.version - back)
         there = {v.number for v in record.kept} | {record.window.version}
         try:
             if remove:
@@ -124,7 +130,7 @@ class SessionsAgainstLists(RuleBasedStateMachine):
         except VersionNotFound:
             assert name not in session.labels if remove else target == 0 or target not in there
 
-    @rule(which=st.integers(0, 1), free=st.integers(0, 12))
+    @rule(which=st.integers(0, 1), free=st.integers(0, 8))
     def press(self, which: int, free: int) -> None:
         session = self.sessions[which]
         reclaim((session.record,), self.arena, free)
@@ -134,6 +140,8 @@ class SessionsAgainstLists(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def expire(self, which: int) -> None:
+        if self.sessions[which].record.window.version < 6:
+            return  # there is little to lose yet
         other = self.sessions[1 - which].record
         self.sessions[which].record.release()
         assert not self.sessions[which].record.kept
@@ -184,7 +192,7 @@ class SessionsAgainstLists(RuleBasedStateMachine):
             assert self.arena.used_pages == 0
 
 
-SessionsAgainstLists.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+SessionsAgainstLists.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestSessionsAgainstLists = SessionsAgainstLists.TestCase
 
 
