@@ -251,8 +251,9 @@ async def come(true: Callable[[], bool]) -> None:
 
 
 class InlineThread(EngineThread):
-    """Each command and each step of the engine is a callback."""
+    """Each command and each step of the engine is a callback; ``delay`` callbacks pass before it."""
 
+    delay = 0
     _alive = False
 
     @property
@@ -273,9 +274,12 @@ class InlineThread(EngineThread):
     def _again(self) -> None:
         if not self._due:
             self._due = True
-            self.loop.call_soon(self._next)
+            self.loop.call_soon(self._next, self.delay)
 
-    def _next(self) -> None:
+    def _next(self, delay: int) -> None:
+        if delay:
+            self.loop.call_soon(self._next, delay - 1)
+            return
         self._due = False
         with torch.inference_mode():
             self._guarded(self._running().step if self._commands.empty() else self._commands.get())  # type: ignore[arg-type]
@@ -296,6 +300,7 @@ def come_fixture() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's thread is made of callbacks of its event loop."""
+def inline_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """The engine's thread is made of callbacks of its event loop. Call it to make that thread slow."""
     monkeypatch.setattr(transformers, "EngineThread", InlineThread)
+    return lambda delay: monkeypatch.setattr(InlineThread, "delay", delay)
