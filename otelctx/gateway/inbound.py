@@ -79,7 +79,7 @@ class Inbound:
         self._connection = None
         if task is not None:
             task.cancel()
-            await asyncio.wait((task,))
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _next(self) -> tuple[bytes, bool]:
         try:

@@ -70,7 +70,7 @@ class Outbound:
             resend = self._attempt.answered(answer.status, answer.version, acks)
             self._answered = True
             if not resend:
-                self._judge(answer.status)
+                self._judge(answer)
                 return answer
             await self._drop()
             self._attempt.end()
@@ -113,8 +113,10 @@ class Outbound:
         self._attempt.end(error)
         self.upstream.active -= 1
 
-    def _judge(self, status: int) -> None:
-        if status == _UNAVAILABLE:
+    def _judge(self, answer: Head) -> None:
+        # One that says when to come again is busy and knows it: to leave it alone for longer would make a refusal of a
+        # few requests one of all.
+        if answer.status == _UNAVAILABLE and not any(name == b"retry-after" for name, _ in answer.headers):
             self.upstream.see(Signal.FAILED, "unavailable")
         else:
             self.upstream.see(Signal.OK)

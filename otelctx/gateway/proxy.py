@@ -82,8 +82,9 @@ class Proxy:
                 outbound.fail(error)
                 raise
             else:
+                replayable = inbound.replayable and not route.strict
                 if answer.status != UNAVAILABLE or not self._again(
-                    UNAVAILABLE, "unavailable", tried, inbound.replayable, idempotent
+                    UNAVAILABLE, "unavailable", tried, replayable, idempotent
                 ):
                     return outbound, answer
                 try:
@@ -112,6 +113,7 @@ class Proxy:
                 raise BadResponse(f"the upstream has answered with status {answer.status}")
             headers = response_headers(answer.headers, answer.status)
             stream = any(n == b"content-type" and v.lower().startswith(_EVENTS) for n, v in headers)
+            plain = not any(n in (b"content-encoding", b"content-length") for n, _ in headers)
             _tell(stream)
             started = True
             await send({"type": "http.response.start", "status": answer.status, "headers": self._head(headers, route)})
@@ -119,7 +121,7 @@ class Proxy:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except BaseException as error:
             outbound.fail(error)
-            if started and stream and isinstance(error, UpstreamFailure):
+            if started and stream and plain and isinstance(error, UpstreamFailure):
                 await send({"type": "http.response.body", "body": _error_event(error), "more_body": True})
             raise
         outbound.done()  # before the last byte goes out, with which the SERVER span ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from otelctx.asgi.middleware import EXCHANGE
@@ -33,6 +34,11 @@ class Route:
         self.minted: str | None = None
         self.session = self._vouched(scope) or self._stated(head)
         self._mints = _mints(scope, head)
+
+    @property
+    def strict(self) -> bool:
+        """Whether only the worker that has the session will do, as long as it is there."""
+        return self.session is not None and self.minted is None and math.isinf(self._upstreams.bound)
 
     def choose(self, tried: Collection[str]) -> Upstream:
         """The upstream for the next try. A request without a session gets a new one, if it is to have one.

@@ -125,7 +125,9 @@ class Upstreams:
 
     def home(self, session: str) -> str | None:
         """The name of the upstream to which ``session`` would go if none were loaded."""
-        return next(iter(self._candidates(session, ())), None)
+        now = monotonic()
+        order = self._table.order(slot_of(session))
+        return next((name for name in order if self._by_name[name].health.admits(now)), None)
 
     def observed(self) -> Iterator[tuple[dict[str, Any], int, int]]:
         """Attributes, running requests, and 1 if it is up else 0, of each."""

@@ -309,3 +309,8 @@ def refused() -> str:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
+@pytest.fixture(scope="session")
+def run_server() -> Callable[[uvicorn.Server], Any]:
+    return running

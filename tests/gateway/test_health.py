@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -213,7 +214,7 @@ def test_a_session_of_a_worker_that_is_gone_goes_to_the_next_and_comes_back(
     running = edge([w.url for w in workers], options=UNCHECKED)
     mine = client.post(running.url).headers[SESSION]
     home = next(u for u in running.gateway.upstreams if u.name == running.gateway.upstreams.home(mine))
-    home.health.see(GONE, running.server.started and __import__("time").monotonic())
+    home.health.see(GONE, monotonic())
     for worker in workers:
         worker.seen.clear()
     client.post(running.url, headers={SESSION: mine})
@@ -251,6 +252,32 @@ def test_503_is_tried_elsewhere_if_the_body_can_be_sent_again(client: Any, edge:
     workers[1].handler = busy
     answer = client.post(running.url, content=b"x")
     assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "busy", "3")
+
+
+def test_a_busy_worker_that_says_when_to_come_again_is_not_ejected(client: Any, edge: Any, workers: Any) -> None:
+    headers = [(b"retry-after", b"1")]
+
+    async def busy(request: Any) -> None:
+        await request.answer(b"busy", 503, headers)
+
+    workers[0].handler = busy
+    running = edge([workers[0].url], options=UNCHECKED)
+    assert [client.get(running.url).text for _ in range(5)] == ["busy"] * 5
+    headers.clear()
+    assert [client.get(running.url).text == "busy" for _ in range(4)] == [True, True, True, False]
+
+
+def test_under_strict_affinity_a_busy_worker_keeps_its_sessions(client: Any, edge: Any, workers: Any) -> None:
+    running = edge([w.url for w in workers], options=Options(load_bound=float("inf"), health_path=""))
+    mine = client.post(running.url).headers[SESSION]
+    (home,) = [w for w in workers if w.seen]
+
+    async def busy(request: Any) -> None:
+        await request.answer(b"busy", 503, [(b"retry-after", b"1")])
+
+    home.handler = busy
+    assert client.post(running.url, headers={SESSION: mine}).status_code == 503
+    assert client.post(running.url).status_code == 200, "a new one can go anywhere"
 
 
 def test_503_after_a_body_that_went_by_is_handed_on(client: Any, edge: Any, workers: Any) -> None:

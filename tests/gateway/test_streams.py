@@ -194,6 +194,18 @@ def test_a_worker_that_dies_in_a_stream_leaves_an_error_and_no_clean_end(edge: A
     assert not body.endswith(b"0\r\n\r\n"), "a chunked body's end would say that all is well"
 
 
+@pytest.mark.parametrize("head", [b"content-length: 99", b"content-encoding: gzip\r\ntransfer-encoding: chunked"])
+def test_no_error_is_written_into_what_it_would_garble(edge: Any, scripted: Any, head: bytes) -> None:
+    def die(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n" + head + b"\r\n\r\n1\r\nx\r\n")
+
+    got = edge([scripted(die).url], options=Options(health_path="")).talk(b"GET / HTTP/1.1\r\nhost: e\r\n\r\n")
+    assert b" 200 " in got
+    assert b"error" not in got
+    assert not got.endswith(b"0\r\n\r\n")
+
+
 def test_the_client_library_of_openai_raises_when_a_stream_breaks_off(edge: Any, scripted: Any) -> None:
     openai = pytest.importorskip("openai")
     event = b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[]}\n\n'
