@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from otelctx import inference, serving, testing
+    from otelctx import gateway, inference, serving, testing
     from otelctx.asgi.middleware import ContextMiddleware, wrap
     from otelctx.clients.dispatch import instrument
     from otelctx.context.current import ContextKey, UpKey, session
@@ -28,6 +28,7 @@ __all__ = [
     "Window",
     "__version__",
     "configure",
+    "gateway",
     "inference",
     "instrument",
     "serving",
@@ -44,6 +45,7 @@ _OWNERS = {
     "UpKey": "otelctx.context.current",
     "Window": "otelctx.context.state",
     "configure": "otelctx.sdk.configure",
+    "gateway": "otelctx.gateway",
     "inference": "otelctx.inference",
     "instrument": "otelctx.clients.dispatch",
     "serving": "otelctx.serving",
