@@ -33,7 +33,8 @@ __all__ = ["TokenWindow", "Tx"]
 
 @dataclass(frozen=True, slots=True)
 class Tx:
-    """One transaction: the epoch that must still be the window's, and what to go back to."""
+    """One transaction: the epoch that must still be the window's, what to go back to, and ``fresh``, the pages of the
+    arena that it has come by."""
 
     epoch: int
     version: int
@@ -42,6 +43,7 @@ class Tx:
     pinned: int
     marks: tuple[int, ...]
     pages: dict[int, int]
+    fresh: set[int]
 
 
 class TokenWindow:
@@ -54,7 +56,6 @@ class TokenWindow:
     __slots__ = (
         "_arena",
         "_epoch",
-        "_fresh",
         "_pages",
         "_released",
         "_tx",
@@ -69,7 +70,6 @@ class TokenWindow:
     def __init__(self, arena: Arena, limit: int) -> None:
         self._arena = arena
         self._pages: dict[int, int] = {}  # logical page → page of the arena
-        self._fresh: set[int] = set()  # pages of the arena that the open transaction has come by
         self._epoch = 0
         self._tx: Tx | None = None
         self._released = False
@@ -146,7 +146,7 @@ class TokenWindow:
             raise VersionConflict("this window was released: its session has ended")
         if self._tx is not None:
             self.rollback(self._tx)
-        tx = Tx(self._epoch + 1, self.version, self.head, self.tail, self.pinned, self.marks, self._pages.copy())
+        tx = Tx(self._epoch + 1, self.version, self.head, self.tail, self.pinned, self.marks, self._pages.copy(), set())
         self._tx, self._epoch = tx, tx.epoch  # in this order: see committed
         return tx
 
@@ -159,7 +159,7 @@ class TokenWindow:
         self._check(tx)
         tokens = _int32(ids)
         self._check_room(self.kept, len(tokens))
-        self._allocate(range(pages_for(self.tail), pages_for(self.tail + len(tokens))))
+        self._allocate(tx, range(pages_for(self.tail), pages_for(self.tail + len(tokens))))
         self._write(self.tail, tokens)
         self.tail += len(tokens)
 
@@ -185,7 +185,7 @@ class TokenWindow:
         if count == 0:
             return 0
         rest = starts[count:]
-        tokens = self._evict_to(rest[0] if rest else self.tail)
+        tokens = self._evict_to(tx, rest[0] if rest else self.tail)
         self.marks = rest
         return tokens
 
@@ -204,7 +204,7 @@ class TokenWindow:
         if cut and cut[0] != target:
             cut = (target,) if target < self.tail else ()
         self.marks = (*cut, *self.marks[later:])
-        return self._evict_to(target)
+        return self._evict_to(tx, target)
 
     def replace(self, tx: Tx, ids: Sequence[int] | Tokens, *, evicted: int = 0, pinned: int = 0) -> None:
         """All kept tokens become ``ids``, the first ``pinned`` of them pinned, without exchanges.
@@ -225,11 +225,11 @@ class TokenWindow:
         old = self._pages
         self._pages = {n: old[n] for n in wanted if n < same}
         try:
-            self._allocate([n for n in wanted if n >= same])
+            self._allocate(tx, [n for n in wanted if n >= same])
         except BaseException:
             self._pages = old
             raise
-        self._drop(page for n, page in old.items() if n not in self._pages or n >= same)
+        self._drop(tx, (page for n, page in old.items() if n not in self._pages or n >= same))
         self._write(0, tokens[:pinned], same * PAGE)
         self._write(head, tokens[pinned:], same * PAGE)
         self.head, self.tail, self.pinned, self.marks = head, tail, pinned, ()
@@ -247,14 +247,14 @@ class TokenWindow:
             (page,) = self._arena.allocate(1)
             self._arena.page(page)[:used] = self._arena.page(copied)[:used]
             pages[snapshot.tail // PAGE] = page
-            self._fresh.add(page)
-        owned = self._fresh | set(tx.pages.values())
+            tx.fresh.add(page)
+        owned = tx.fresh | set(tx.pages.values())
         for page in pages.values():
             if page not in owned:
                 self._arena.retain(page)
-                self._fresh.add(page)
+                tx.fresh.add(page)
         stay = set(pages.values())
-        self._drop(page for page in self._pages.values() if page not in stay)
+        self._drop(tx, (page for page in self._pages.values() if page not in stay))
         self._pages = pages
         self.head, self.tail, self.pinned, self.marks = snapshot.head, snapshot.tail, snapshot.pinned, snapshot.marks
 
@@ -263,7 +263,6 @@ class TokenWindow:
         self._check(tx)
         stay = set(self._pages.values())
         self._let_go(page for page in tx.pages.values() if page not in stay)
-        self._fresh.clear()
         self.version += 1
         self._tx = None
         return self.version
@@ -272,8 +271,7 @@ class TokenWindow:
         """Back to how it was, bit for bit. A transaction that is over already is left alone."""
         if self._tx is not tx:
             return
-        self._let_go(self._fresh)
-        self._fresh.clear()
+        self._let_go(tx.fresh)
         self._pages = tx.pages
         if tx.tail % PAGE:
             self._arena.page(self._pages[tx.tail // PAGE])[tx.tail % PAGE :] = 0
@@ -286,9 +284,9 @@ class TokenWindow:
 
     def release(self) -> None:
         """The end: give all pages back. The window is empty and can't be used again."""
-        owned = self._fresh | set((self._pages if self._tx is None else self._tx.pages).values())
+        tx = self._tx
+        owned = set(self._pages.values()) if tx is None else tx.fresh | set(tx.pages.values())
         self._let_go(owned)
-        self._fresh.clear()
         self._pages = {}
         self._released = True
         self._tx = None
@@ -314,11 +312,11 @@ class TokenWindow:
             return min(common, pinned, self.pinned)
         return common if common < pinned else common + gone
 
-    def _evict_to(self, target: int) -> int:
+    def _evict_to(self, tx: Tx, target: int) -> int:
         tokens = target - self.head
         pinned_pages = pages_for(self.pinned)
         gone = range(max(self.head // PAGE, pinned_pages), target // PAGE)
-        self._drop(self._pages.pop(n) for n in gone)
+        self._drop(tx, (self._pages.pop(n) for n in gone))
         self.head = target
         return tokens
 
@@ -329,11 +327,11 @@ class TokenWindow:
                 max_context=self.limit,
             )
 
-    def _allocate(self, logical: Sequence[int]) -> None:
+    def _allocate(self, tx: Tx, logical: Sequence[int]) -> None:
         if logical:
             pages = self._arena.allocate(len(logical))
             self._pages.update(zip(logical, pages, strict=True))
-            self._fresh.update(pages)
+            tx.fresh.update(pages)
 
     def _write(self, start: int, tokens: Tokens, skip: int = 0) -> None:
         """Put ``tokens`` at the positions from ``start`` on, but none before ``skip``."""
@@ -344,12 +342,12 @@ class TokenWindow:
             self._arena.page(self._pages[(start + done) // PAGE])[at : at + n] = tokens[done : done + n]
             done += n
 
-    def _drop(self, pages: Iterable[int]) -> None:
+    def _drop(self, tx: Tx, pages: Iterable[int]) -> None:
         """These have left the window. What came with the transaction goes at once: a rollback has no use for it, and
         an answer without an end must not use up the arena."""
         for page in pages:
-            if page in self._fresh:
-                self._fresh.remove(page)
+            if page in tx.fresh:
+                tx.fresh.remove(page)
                 self._arena.release(page)
 
     def _let_go(self, pages: Iterable[int]) -> None:

@@ -227,9 +227,9 @@ class WindowsAgainstLists(RuleBasedStateMachine):
         used: set[int] = set()
         for pair in self.pairs:
             window = pair.window
-            before = window._tx.pages if window._tx is not None else {}
+            before, fresh = (window._tx.pages, window._tx.fresh) if window._tx is not None else (window._pages, set())
             own = {*window._pages.values(), *before.values()}
-            assert own == window._fresh | set((before if window._tx is not None else window._pages).values())
+            assert own == fresh | set(before.values())
             assert sorted(window._pages) == logical_pages(window.pinned, window.head, window.tail)
             assert not own & used  # no page belongs to two windows
             used |= own
