@@ -115,7 +115,7 @@ def _ignored() -> list[dict[str, Any]]:
     old = pb.Ack.FromString(body)
     old.ClearField("table")
     kind = pb.Ack.FromString(body)
-    kind.held = 3
+    kind.held = pb.Ack.Held.ValueType(3)
     cases = {
         "no MAC, where there are keys": [to_header(body)],
         "MAC of a frame": [to_header(body + RING.sign(FRAME, body, NOW))],

@@ -28,7 +28,11 @@ def changed(body: bytes, change: Callable[[Any], object]) -> bytes:
 
 
 def _with(**fields: Any) -> Callable[[Any], None]:
-    return lambda message: [setattr(message, name, value) for name, value in fields.items()] and None
+    def change(message: Any) -> None:
+        for name, value in fields.items():
+            setattr(message, name, value)
+
+    return change
 
 
 def _adding(**fields: Any) -> Callable[[Any], object]:
@@ -129,7 +133,7 @@ OVERSIZED: Final[dict[str, bytes]] = {
 # Well formed, and more than a state may be: the application runs without, and the sender is told.
 LIMITS: Final[dict[str, bytes]] = {
     "64 entries without otelctx.incomplete": encode_frame(full(_many(64))),
-    "2901 bytes": encode_frame(full(_many(0, **{**_LARGEST, "c": f"{_LARGEST['c']}z"}))),
+    "2901 bytes": encode_frame(full(_many(0, **{**_LARGEST, "c": "z" + str(_LARGEST["c"])}))),
     "a DELTA that makes 2901 bytes and more": encode_frame(
         Frame(
             FrameKind.DELTA, CHAT.root, CHAT.root[:8],

@@ -13,7 +13,7 @@ from otelctx.delta.bases import BaseCache
 from otelctx.delta.codec import encode_frame, to_header
 from otelctx.delta.limits import Limits
 from otelctx.delta.messages import delta, full, ref
-from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Outcome, Receiver
+from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Receiver, Refuse, Run
 from otelctx.policy.trust import ACK, FRAME, Key, Keyring
 from scripts.vectors import bodies
 from scripts.vectors.forms import key_form, state_form
@@ -66,6 +66,14 @@ def _strangers() -> Iterator[Case]:
     yield Case("not protobuf, trusted", [to_header(b"\xff")], trusted=True)
 
 
+def _wrong_root(message: Any) -> None:
+    message.root = bytes(range(16))
+
+
+def _newer_table(message: Any) -> None:
+    message.table = 2
+
+
 def _readable() -> Iterator[Case]:
     """What can be read, and is answered."""
     unheld = STATES["chat, other tier"]
@@ -75,9 +83,9 @@ def _readable() -> Iterator[Case]:
         yield Case(f"REF of a state that is not held, {mode}", [_sealed(ref(unheld))], on_unknown_base=mode)
         yield Case(f"DELTA to a base that is held, {mode}", [_sealed(delta(_CHAT, unheld))], on_unknown_base=mode)
         yield Case(f"DELTA to a base that is not held, {mode}", [_sealed(delta(unheld, _CHAT))], on_unknown_base=mode)
-        wrong = bodies.changed(encode_frame(delta(_CHAT, unheld)), lambda m: setattr(m, "root", bytes(range(16))))
+        wrong = bodies.changed(encode_frame(delta(_CHAT, unheld)), _wrong_root)
         yield Case(f"DELTA whose root is wrong, {mode}", [seal_frame(wrong)], on_unknown_base=mode)
-        wrong = bodies.changed(_FULL, lambda m: setattr(m, "root", bytes(range(16))))
+        wrong = bodies.changed(_FULL, _wrong_root)
         yield Case(f"FULL whose root is wrong, {mode}", [seal_frame(wrong)], on_unknown_base=mode)
     yield Case("FULL whose root is of minus zero", [seal_frame(_minus_zero_root())])
     yield Case("REF of the empty state", [_sealed(ref(State()))])
@@ -89,9 +97,9 @@ def _readable() -> Iterator[Case]:
         ("REF", encode_frame(ref(_CHAT))),
         ("DELTA", encode_frame(delta(_CHAT, unheld))),
     ):
-        newer = bodies.changed(body, lambda m: setattr(m, "table", 2))
+        newer = bodies.changed(body, _newer_table)
         yield Case(f"{kind} of a newer table", [seal_frame(newer)])
-    unknown = bodies.changed(_FULL, lambda m: (setattr(m, "table", 2), m.put.add(id=62, text="x")))
+    unknown = bodies.changed(bodies.changed(_FULL, _newer_table), lambda m: m.put.add(id=62, text="x"))
     yield Case("FULL of a newer table, with an id of it", [seal_frame(unknown)])
 
 
@@ -105,7 +113,7 @@ def _minus_zero_root() -> bytes:
     minus = struct.pack(">d", -0.0)
     root = hashlib.sha256(leaf(b"session.id", 1, b"s") + leaf(b"v", 4, minus)).digest()[:16]
     body = bodies.ACCEPTED["minus zero, which is stored as zero"]
-    return bodies.changed(body, lambda m: setattr(m, "root", root))
+    return bodies.changed(body, lambda m: m.MergeFrom(type(m)(root=root)))
 
 
 def _sealed(frame: Any) -> str:
@@ -119,7 +127,7 @@ def _cases() -> Iterator[Case]:
         yield Case(name, [seal_frame(body)])
 
 
-def outcome_form(outcome: Outcome) -> dict[str, Any]:
+def outcome_form(outcome: Accepted | Ignored | Refuse | Run) -> dict[str, Any]:
     if isinstance(outcome, Accepted):
         return {
             "outcome": "accepted",
