@@ -53,6 +53,11 @@ class Entry:
     def refused(self) -> bool:
         return self.exchange.outcome == "refuse"
 
+    async def settle(self) -> None:
+        """Let the shared tier have its say, before anything is told of the request."""
+        await self.exchange.settle()
+        self.scope = self.exchange.scope
+
     def session(self) -> dict[str, Any]:
         """``session.id``, as it is now."""
         session_id = self.scope.state.session_id
@@ -114,6 +119,7 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
         client=peer[0] if peer else None,
         forwarded=inbound.joined(b"x-forwarded-for"),
         now=time(),
+        may_wait=True,
     )
     if baggage is not None and exchange.baggage != baggage:
         # Our keys are in the scope now. Left where they were, the application's next call would pass them on to anyone.

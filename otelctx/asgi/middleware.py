@@ -92,7 +92,10 @@ class ContextMiddleware:
         if settings.suppress:
             scope.setdefault(_FASTAPI, None)
             scope[_STARLETTE] = True
-        entry = enter(settings, self._node or default_node(), scope)
+        node = self._node or default_node()
+        entry = enter(settings, node, scope)
+        if node.shared is not None:
+            await entry.settle()
         scope[EXCHANGE] = entry.exchange
         excluded = settings.excluded is not None and settings.excluded(scope["path"])
         request = handler(settings, scope, receive, send, entry, excluded=excluded)

@@ -42,4 +42,11 @@ class Limits:
     nack_window: int = 20
     boot_ids: int = 3  # different boot ids within boot_window seconds mean a balancer
     boot_window: float = 60.0
+    # The shared tier: for how long a request waits for a base, for how long a base is kept, how many calls of each kind
+    # are under way at most, and after how many failures in a row it is left alone for how long.
+    shared_deadline: float = 0.010
+    shared_ttl: float = 3600.0
+    shared_calls: int = 256
+    shared_failures: int = 5
+    shared_pause: float = 1.0
     body_bytes: int = 64 * 1024  # larger bodies are not sent twice

@@ -143,7 +143,7 @@ class Receiver:
             return Ignored(exc.reason, cost)
         return Read(frame, domain, mac is not None, cost)
 
-    def resume(self, need: NeedBase, base: State | None, *, client: str) -> Outcome:
+    def resume(self, need: NeedBase, base: State | None, *, client: str) -> Accepted | Refuse | Run:
         """Go on after :class:`NeedBase`, with what the shared store has, or ``None``."""
         if base is None or base.root[: len(need.root)] != need.root:
             return self._missing(need)
@@ -166,7 +166,9 @@ class Receiver:
             return NeedBase(frame, wanted, domain, signed, cost)
         return self._apply(frame, base, client, domain, signed, cost)
 
-    def _apply(self, frame: Frame, base: State, client: str, domain: str, signed: bool, cost: int) -> Outcome:
+    def _apply(
+        self, frame: Frame, base: State, client: str, domain: str, signed: bool, cost: int
+    ) -> Accepted | Refuse | Run:
         try:
             state = base.apply(frame.put, frame.delete) if frame.put or frame.delete else base
         except ContextLimitExceeded:

@@ -9,7 +9,7 @@ from otelctx.context.scope import UpValue
 from otelctx.context.state import Entry, Window, entry
 from otelctx.delta.codec import decode_ack, encode_ack
 from otelctx.delta.limits import BASE_BYTES, MAX_ACK_CHARS
-from otelctx.delta.messages import Ack, AckKind
+from otelctx.delta.messages import Ack, AckKind, Held
 from otelctx.delta.receiver import Accepted, Refuse, Run
 from otelctx.exchange.node import Node
 from otelctx.exchange.pending import Batch
@@ -32,7 +32,7 @@ def write_ack(
     ack = Ack(
         AckKind.ACK,
         accepted.state.root[:BASE_BYTES],
-        held=accepted.held,
+        held=_held(node, accepted),
         boot_id=node.boot_id,
         final=final,
         event=batch.event,
@@ -44,6 +44,14 @@ def write_ack(
         carried = len(decode_ack(encode_ack(ack, signed=accepted.signed)).ups)
         left = {item.name: batch.ups[item.name] for item in entries[carried:]}
     return node.answer(ack, accepted.signed, now), left
+
+
+def _held(node: Node, accepted: Accepted) -> Held:
+    """Where the state is kept as the ack goes out: a write may have been confirmed since the request came in."""
+    tier = node.shared
+    if tier is not None and accepted.held is not Held.NONE and tier.shared(accepted.domain, accepted.state.root):
+        return Held.SHARED
+    return accepted.held
 
 
 def nack(node: Node, received: Refuse | Run, now: float) -> str:

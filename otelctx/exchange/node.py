@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from otelctx.context.current import REGISTRY
 from otelctx.context.keys import KeyRegistry
+from otelctx.context.state import State
 from otelctx.delta.bases import BaseCache
 from otelctx.delta.codec import decode_ack, encode_ack, encode_frame, from_header, split_mac, to_header
 from otelctx.delta.limits import MAX_ACK_CHARS, Limits
@@ -24,6 +25,7 @@ from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Read, Receiver, 
 from otelctx.errors import ProtocolError
 from otelctx.exchange.links import Links
 from otelctx.exchange.pending import Pending
+from otelctx.exchange.shared import SharedTier
 from otelctx.policy.egress import Egress
 from otelctx.policy.trust import ACK, FRAME, ClientTrust, Keyring
 from otelctx.settings import Settings
@@ -52,17 +54,24 @@ def _keep(remembered: dict[K, V], key: K, value: V) -> V:
 
 
 class Node:
-    """Safe to use from any thread. ``settings`` are by default those of the environment.
+    """Safe to use from any thread. ``settings`` are by default those of the environment; ``shared`` is where workers of
+    one service find each other's bases.
 
     Raises :class:`~otelctx.errors.ConfigError` for settings that mean nothing.
     """
 
     def __init__(
-        self, settings: Settings | None = None, *, registry: KeyRegistry = REGISTRY, limits: Limits | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        registry: KeyRegistry = REGISTRY,
+        limits: Limits | None = None,
+        shared: SharedTier | None = None,
     ) -> None:
         self.registry: Final = registry
         self.limits: Final = limits or Limits()
         self.settings = settings or Settings.load()
+        self.shared: Final = shared
         self._forget()
         self.reload(self.settings)
         _nodes.add(self)
@@ -79,6 +88,8 @@ class Node:
         self._receiver = Receiver(self._bases, on_unknown_base=self.settings.on_unknown_base)
         self.links = Links(self.limits, self.settings.baggage)
         self.pending = Pending()
+        if self.shared is not None:
+            self.shared.forget()
 
     def reload(self, settings: Settings) -> None:
         """Take new settings without losing bases and links. Raises :class:`~otelctx.errors.ConfigError`."""
@@ -112,8 +123,13 @@ class Node:
             found = _keep(self._clients, key, (address, self.trust.trusted(address)))
         return found
 
-    def receive(self, lines: Sequence[bytes | str], client: Client, now: float) -> Received:
-        """What the ``otelctx`` header ``lines`` come to. ``now`` is Unix time."""
+    def receive(
+        self, lines: Sequence[bytes | str], client: Client, now: float, *, may_wait: bool = False
+    ) -> Received | NeedBase:
+        """What the ``otelctx`` header ``lines`` come to. ``now`` is Unix time.
+
+        ``NeedBase`` only if the caller ``may_wait`` and there is a shared tier to ask: :meth:`resume` goes on.
+        """
         address, trusted = client
         # The same line comes again with each request of an unchanged session. Whose it is and what it says stays true
         # for an hour; whether its base is held is asked each time.
@@ -129,7 +145,14 @@ class Node:
                 if read.signed and read.frame.kind is FrameKind.REF:
                     _keep(self._reads, key, read)
             outcome = receiver.accept(read, client=address or "")
-            return receiver.give_up(outcome) if isinstance(outcome, NeedBase) else outcome
+            if isinstance(outcome, NeedBase) and not (may_wait and self.shared is not None):
+                return receiver.give_up(outcome)
+            return outcome
+
+    def resume(self, need: NeedBase, base: State | None, client: str | None) -> Received:
+        """Go on with what the shared tier has, or ``None``. ``client`` is the address behind the connection."""
+        with self._lock:
+            return self._receiver.resume(need, base, client=client or "")
 
     def _verify(self, now: float) -> Verify:
         keyring = self.keyring
@@ -137,7 +160,7 @@ class Node:
 
     def answer(self, ack: Ack, signed: bool, now: float) -> str:
         """The header value of ``ack``, signed if the frame was. ``now`` is Unix time."""
-        if ack.ups or ack.window is not None:
+        if ack.ups or ack.window is not None or ack.moved:
             return self._answer(ack, signed, now)
         key = (ack.kind, ack.root, ack.held, ack.reason, ack.final, signed, int(now) // _HOUR)
         return self._wires.get(key) or _keep(self._wires, key, self._answer(ack, signed, now))

@@ -1,4 +1,5 @@
-"""The serving side of one exchange: from request headers to a scope, and from the scope to the ack. No I/O.
+"""The serving side of one exchange: from request headers to a scope, and from the scope to the ack. No I/O, but for the
+shared tier's, where there is one: :meth:`ServerExchange.settle`.
 
 outcome    the application runs with          answer
 none       baggage of a trusted client        no ack
@@ -6,6 +7,7 @@ accepted   the caller's state                 ACK
 run        nothing, flagged incomplete        NACK on its own response
 refuse     it does not run                    412 and NACK
 ignored    nothing                            no ack: a stranger learns nothing
+wait       not decided: see ``settle``
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from otelctx.context.keys import Value
 from otelctx.context.scope import Scope
 from otelctx.context.state import State, Window, entry
 from otelctx.delta.baggage import parse
-from otelctx.delta.messages import FrameKind, NackReason
-from otelctx.delta.receiver import Accepted, Ignored, Refuse, Run
+from otelctx.delta.messages import FrameKind, Held, NackReason
+from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Refuse, Run
 from otelctx.errors import ContextLimitExceeded
 from otelctx.exchange.answer import nack, write_ack
 from otelctx.exchange.node import Node, Received
@@ -33,7 +35,7 @@ from otelctx.semconv import (
 
 __all__ = ["ServerExchange", "ServerOutcome", "open"]
 
-ServerOutcome = Literal["none", "accepted", "run", "refuse", "ignored"]
+ServerOutcome = Literal["none", "accepted", "run", "refuse", "ignored", "wait"]
 Headers = Iterable[tuple[bytes, bytes]]
 
 _OUTCOMES: Final[Mapping[type, ServerOutcome]] = {
@@ -54,11 +56,13 @@ def open(
     client: str | None,
     forwarded: str | None,
     now: float,
+    may_wait: bool = False,
 ) -> ServerExchange:
     """Decide what to believe of one request. Never raises.
 
     ``lines`` are the values of all ``otelctx`` header lines, ``baggage`` and ``forwarded`` (``X-Forwarded-For``) those
-    of theirs, joined, ``client`` is the address of the connection's peer, ``now`` Unix time in seconds.
+    of theirs, joined, ``client`` is the address of the connection's peer, ``now`` Unix time in seconds. Who
+    ``may_wait`` awaits :meth:`ServerExchange.settle` before anything else, if the node has a shared tier.
     """
     behind = node.client(client, forwarded)
     address, trusted = behind
@@ -70,13 +74,19 @@ def open(
     if not lines:
         scope = _from_baggage(ours) if ours and trusted else Scope()
         return ServerExchange(node, None, scope, address, trusted, foreign, now)
-    received = node.receive(lines, behind, now)
-    if isinstance(received, Accepted):
-        scope = Scope(received.state, source="frame")
-    else:
-        scope = Scope(incomplete=isinstance(received, Run))
+    received = node.receive(lines, behind, now, may_wait=may_wait)
+    if isinstance(received, NeedBase):
+        exchange = ServerExchange(node, None, Scope(), address, True, foreign, now)
+        exchange.wait(received)
+        return exchange
     vouched = trusted or not isinstance(received, Ignored)
-    return ServerExchange(node, received, scope, address, vouched, foreign, now)
+    return ServerExchange(node, received, _scope(received), address, vouched, foreign, now)
+
+
+def _scope(received: Received) -> Scope:
+    if isinstance(received, Accepted):
+        return Scope(received.state, source="frame")
+    return Scope(incomplete=isinstance(received, Run))
 
 
 def _from_baggage(ours: Mapping[str, Value]) -> Scope:
@@ -98,6 +108,7 @@ class ServerExchange:
 
     __slots__ = (
         "_closed",
+        "_need",
         "_node",
         "_now",
         "_received",
@@ -123,12 +134,36 @@ class ServerExchange:
         self._received = received
         self._now = now
         self._closed = False
+        self._need: NeedBase | None = None
         self._told: Window | None = None  # the window report that has been answered or left to the next ack
         self.outcome: ServerOutcome = "none" if received is None else _OUTCOMES[type(received)]
         self.scope = scope
         self.client = client
         self.trusted = trusted
         self.baggage = baggage
+
+    # the shared tier
+
+    def wait(self, need: NeedBase) -> None:
+        """The base is not in this process: it is not decided yet."""
+        self._need, self.outcome = need, "wait"
+
+    async def settle(self) -> None:
+        """Ask the shared tier for a missing base and decide; begin to store there what was accepted.
+
+        ``scope`` and ``outcome`` are what they are when this returns. Raises nothing but a cancellation.
+        """
+        tier, need = self._node.shared, self._need
+        if tier is None:
+            return
+        if need is not None:
+            base = await tier.load(need.domain, need.root)
+            received = self._node.resume(need, base, self.client)
+            self._need, self._received = None, received
+            self.scope, self.outcome = _scope(received), _OUTCOMES[type(received)]
+        found = self._received
+        if isinstance(found, Accepted) and found.held is not Held.NONE:
+            tier.share(found.domain, found.state)
 
     # what to tell of it
 
