@@ -25,7 +25,6 @@ _LINES: dict[str, list[str]] = {
     "a blank inside": [":AA EC:"],
     "a line feed inside": [":AA\nEC:"],
     "no padding": [":AAE:"],
-    "padding too much": [":AAEC=:"],
     "padding in the middle": [":AA==AAEC:"],
     "pad bits that are not zero": [":AAF=:"],
     "the alphabet of URLs": [":-_8=:"],
