@@ -1,7 +1,7 @@
 """One attempt at one request: a CLIENT span up to the end of the body, a duration on every way out, and the exchange.
 
-A shell drives it: ``start`` → ``headers`` → the library sends → ``answered`` (perhaps ``again``) → ``end``, or ``end``
-with what was raised.
+:mod:`otelctx.clients.handshake` drives it: ``start`` → ``headers`` → the library sends → ``answered`` (perhaps
+``again``) → ``end``, or ``failed`` with what was raised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic, perf_counter, time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -27,11 +27,22 @@ from otelctx.telemetry import events
 from otelctx.telemetry.http import count_frame, error_type, record_exception
 from otelctx.telemetry.instruments import instruments, tracer
 
-__all__ = ["Attempt", "Party", "start", "suppressed"]
+__all__ = ["Attempt", "Head", "Others", "Party", "quiet", "start", "suppressed"]
 
 _SUPPRESS: Final = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
 _SUPPRESS_HTTP: Final = getattr(otel_context, "_SUPPRESS_HTTP_INSTRUMENTATION_KEY", "suppress_http_instrumentation")
 _BY_US: Final = otel_context.create_key("otelctx-suppressed")
+
+# Modules that instrument the same library, and would make a second span if they are loaded.
+Others = tuple[str, ...]
+
+
+class Head(NamedTuple):
+    """A response head: its status, ``1.1`` or ``2`` if it is known, and the values of its ``otelctx-ack`` lines."""
+
+    status: int
+    version: str | None
+    acks: Sequence[bytes | str]
 
 
 def suppressed() -> bool:
@@ -42,6 +53,13 @@ def suppressed() -> bool:
     if otel_context.get_value(_SUPPRESS):
         return True
     return bool(otel_context.get_value(_SUPPRESS_HTTP)) and not otel_context.get_value(_BY_US)
+
+
+def quiet(others: Others, context: Context) -> Context:
+    """``context``; if one of ``others`` is loaded, they shall do nothing in it. An application in it is not meant."""
+    if not any(name in sys.modules for name in others):
+        return context
+    return otel_context.set_value(_BY_US, True, otel_context.set_value(_SUPPRESS_HTTP, True, context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +81,7 @@ def start(party: Party, target: Target) -> Attempt:
         method=target.method,
         path=target.path,
         body=target.body,
-        attempt=target.attempt,
+        attempt=target.attempt or int(target.full),
         idempotent=target.idempotent,
         now=monotonic(),
         unix=time(),
@@ -111,11 +129,9 @@ class Attempt:
         """Whether it has not been ended yet."""
         return self._live
 
-    def sending_context(self, other: str) -> Context:
-        """``context``; if ``other``, a module that instruments the same library, is loaded, it shall not do so here."""
-        if other not in sys.modules:
-            return self.context
-        return otel_context.set_value(_BY_US, True, otel_context.set_value(_SUPPRESS_HTTP, True, self.context))
+    def sending_context(self, others: Others) -> Context:
+        """``context``, in which none of ``others`` makes a span."""
+        return quiet(others, self.context)
 
     def headers(self, present: Iterable[tuple[bytes, bytes]]) -> Headers:
         """The request's headers as they go out."""
@@ -125,10 +141,10 @@ class Attempt:
         node = self._party.node or default_node()
         return outgoing(present, exchange, self.context, node.registry)
 
-    def answered(self, status: int, version: str | None, ack_lines: Sequence[bytes]) -> bool:
+    def answered(self, head: Head) -> bool:
         """The response head is here. Whether this response is to be dropped, and :meth:`again` sent."""
-        exchange, point = self._exchange, self._point
-        verdict = exchange.close(status, ack_lines, monotonic(), time())
+        exchange, point, (status, version, acks) = self._exchange, self._point, head
+        verdict = exchange.close(status, acks, monotonic(), time())
         point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         values: dict[str, Any] = {semconv.HTTP_RESPONSE_STATUS_CODE: status}
         if version is not None:
@@ -146,6 +162,10 @@ class Attempt:
     def again(self) -> Attempt:
         """The repetition, with a span of its own. This one must have been ended."""
         return Attempt(self._party, self._target, self._exchange, self._parent, self._resend + 1)
+
+    def resent(self, times: int) -> None:
+        """The library itself has sent the request ``times`` more, within this attempt."""
+        self._span.set_attribute(semconv.HTTP_RESEND_COUNT, self._resend + times)
 
     def _count(self) -> None:
         exchange = self._exchange

@@ -13,12 +13,19 @@ T = TypeVar("T")
 
 # (top-level module, class) as they stand along the object's MRO → the module of ours with an ``instrument``.
 _SHELLS: Final = {
-    (library, cls): "otelctx.clients.httpx" for library in ("httpx", "httpx2") for cls in ("Client", "AsyncClient")
+    ("httpx", "Client"): "otelctx.clients.httpx",
+    ("httpx", "AsyncClient"): "otelctx.clients.httpx",
+    ("httpx2", "Client"): "otelctx.clients.httpx",
+    ("httpx2", "AsyncClient"): "otelctx.clients.httpx",
+    ("requests", "Session"): "otelctx.clients.requests",
+    ("aiohttp", "ClientSession"): "otelctx.clients.aiohttp",
+    ("grpc", "Channel"): "otelctx.grpc.client",
 }
 
 
 def instrument(client: T, **options: Any) -> T:
-    """Trace ``client`` and let it carry context. Returns the same object; a second time changes nothing.
+    """Trace ``client`` and let it carry context. Returns the same object, or for a gRPC channel one in front
+    of it; a second time changes nothing.
 
     ``options`` are ``node``, ``tracer_provider`` and ``meter_provider``, instead of the process's own. Raises
     :class:`~otelctx.errors.ConfigError` for an object that is none of the known clients.

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType, TracebackType, new_class
 from typing import Any, Final, TypeVar
 
-from opentelemetry import context as otel_context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from otelctx.clients import abandoned
-from otelctx.clients.attempt import Attempt, Party, start, suppressed
+from otelctx.clients.abandoned import Watched
+from otelctx.clients.attempt import Attempt, Head, Others, Party, start, suppressed
+from otelctx.clients.handshake import arun, run
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
 from otelctx.exchange.node import Node, default_node
@@ -28,11 +28,10 @@ __all__ = ["instrument"]
 T = TypeVar("T")
 
 _LIBRARIES: Final = ("httpx", "httpx2")
-_OTHER: Final = "opentelemetry.instrumentation.httpx"
+_OTHERS: Final[Others] = ("opentelemetry.instrumentation.httpx",)
 _ACK: Final = ACK_HEADER.encode()
 # In a request's extensions: how often it has been sent. A redirect takes it along to the next request.
 _SENT: Final = "otelctx.sent"
-_RETRY: Final = b"x-stainless-retry-count"  # of OpenAI's clients, whose retries are new requests
 
 
 def instrument(
@@ -102,8 +101,6 @@ class _Wrapper:
         url, headers = request.url, request.headers.raw
         sent = request.extensions.get(_SENT, 0)
         request.extensions = {**request.extensions, _SENT: sent + 1}  # the dict may be one that other requests share
-        names = {name.lower(): value for name, value in headers}
-        retried = names.get(_RETRY, b"0")
         target = Target.of(
             method=request.method,
             scheme=url.scheme,
@@ -112,8 +109,8 @@ class _Wrapper:
             raw_path=url.raw_path,
             userinfo=bool(url.userinfo),
             body=self._body(request.stream),
-            names=names,
-            attempt=sent or (int(retried) if retried.isdigit() and len(retried) < 4 else 0),
+            headers=headers,
+            sent=sent,
         )
         return start(self._party, target)
 
@@ -130,18 +127,17 @@ class _Wrapper:
         return copied
 
     @staticmethod
-    def _answered(response: Any, attempt: Attempt) -> bool:
+    def _head(response: Any) -> Head:
         version = response.extensions.get("http_version")
         acks = [value for name, value in response.headers.raw if name.lower() == _ACK]
         spelled = version.decode("latin-1").removeprefix("HTTP/") if isinstance(version, bytes) else None
-        return attempt.answered(response.status_code, spelled, acks)
+        return Head(response.status_code, spelled, acks)
 
     def _watched(self, response: Any, attempt: Attempt, asynchronous: bool) -> Any:
         if response.is_closed or response.status_code == 101:
             # It came as a whole, as from a mock; or the connection is no longer HTTP.
             attempt.end()
         else:
-            abandoned.watch()
             response.stream = _stream(self._library, asynchronous)(response.stream, attempt)
         return response
 
@@ -150,27 +146,17 @@ class SyncTransport(_Wrapper):
     def handle_request(self, request: Any) -> Any:
         if suppressed():
             return self._inner.handle_request(request)
-        attempt = self._start(request)
-        response = self._send(request, attempt)
-        if self._answered(response, attempt):
-            try:
-                response.close()
-            finally:
-                attempt.end()
-            attempt = attempt.again()
-            response = self._send(request, attempt)
-            self._answered(response, attempt)
+        response, attempt = run(
+            self._start(request),
+            _OTHERS,
+            send=partial(self._send, request),
+            head=self._head,
+            drop=lambda response: response.close(),
+        )
         return self._watched(response, attempt, False)
 
     def _send(self, request: Any, attempt: Attempt) -> Any:
-        token = otel_context.attach(attempt.sending_context(_OTHER))
-        try:
-            return self._inner.handle_request(self._copy(request, attempt))
-        except BaseException as error:
-            attempt.failed(error)
-            raise
-        finally:
-            otel_context.detach(token)
+        return self._inner.handle_request(self._copy(request, attempt))
 
     def close(self) -> None:
         self._inner.close()
@@ -192,32 +178,17 @@ class AsyncTransport(_Wrapper):
     async def handle_async_request(self, request: Any) -> Any:
         if suppressed():
             return await self._inner.handle_async_request(request)
-        attempt = self._start(request)
-        response = await self._send(request, attempt)
-        if self._answered(response, attempt):
-            try:
-                await response.aclose()
-            finally:
-                attempt.end()
-            attempt = attempt.again()
-            response = await self._send(request, attempt)
-            self._answered(response, attempt)
+        response, attempt = await arun(
+            self._start(request),
+            _OTHERS,
+            send=partial(self._send, request),
+            head=self._head,
+            drop=lambda response: response.aclose(),
+        )
         return self._watched(response, attempt, True)
 
     async def _send(self, request: Any, attempt: Attempt) -> Any:
-        token = otel_context.attach(attempt.sending_context(_OTHER))
-        try:
-            response = await self._inner.handle_async_request(self._copy(request, attempt))
-        except GeneratorExit as error:
-            # The coroutine is thrown away, by whom and in whose context nobody knows: there is nothing to detach.
-            attempt.failed(error)
-            raise
-        except BaseException as error:
-            otel_context.detach(token)
-            attempt.failed(error)
-            raise
-        otel_context.detach(token)
-        return response
+        return await self._inner.handle_async_request(self._copy(request, attempt))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -235,20 +206,15 @@ class AsyncTransport(_Wrapper):
         await self._inner.__aexit__(kind, error, trace)
 
 
-class _Watched:
+class _Body(Watched):
     """A response body; its end is the attempt's, whichever way it comes. Holds no Context across a ``yield``."""
 
     def __init__(self, inner: Any, attempt: Attempt) -> None:
+        super().__init__(attempt)
         self._inner = inner
-        self._attempt = attempt
-
-    def __del__(self) -> None:
-        attempt = self.__dict__.get("_attempt")
-        if attempt is not None and attempt.live:
-            abandoned.hand_over(attempt.end)
 
 
-class SyncStream(_Watched):
+class SyncStream(_Body):
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._inner
@@ -268,7 +234,7 @@ class SyncStream(_Watched):
         self._attempt.end()
 
 
-class AsyncStream(_Watched):
+class AsyncStream(_Body):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._inner:

@@ -15,13 +15,18 @@ __all__ = ["Target"]
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _CREDENTIALS: Final = "REDACTED:REDACTED@"
 _MAX_URL: Final = 2048
+_RETRY: Final = b"x-stainless-retry-count"  # of OpenAI's clients, whose retries are new requests
+# With these a request can not be sent again by us: it is no request but a handshake, or its body waits for a 100.
+_ONCE: Final = frozenset((b"upgrade", b"expect"))
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """``path`` and ``query`` are as sent, percent-encoded; ``port`` is the scheme's own unless the URL has one.
 
-    ``body`` is the length in bytes of a body that can be sent again, ``None`` for any other.
+    - ``body``: the length in bytes of a body that can be sent again, ``None`` for any other
+    - ``attempt``: how often the request has been sent before
+    - ``full``: only a whole frame will do, since the library may send the very same bytes again
     """
 
     method: str
@@ -34,6 +39,7 @@ class Target:
     body: int | None
     idempotent: bool
     attempt: int
+    full: bool
 
     @classmethod
     def of(
@@ -46,17 +52,21 @@ class Target:
         raw_path: bytes,
         userinfo: bool,
         body: int | None,
-        names: Iterable[bytes],
-        attempt: int,
+        headers: Iterable[tuple[bytes, bytes]],
+        sent: int,
+        full: bool = False,
     ) -> Target:
-        """``names`` are the request's header names in lower case."""
+        """``sent`` is how often this very request has been sent as the library knows; its headers may know more."""
         path, _, query = raw_path.decode("latin-1").partition("?")
-        found = frozenset(names)
+        found = {name.lower(): value for name, value in headers}
         conditional = any(name.startswith(b"if-") for name in found)
         idempotent = not conditional and (method in ("GET", "HEAD") or b"idempotency-key" in found)
-        body = None if b"upgrade" in found else body  # a handshake is no request that could be repeated
+        if body is not None and not _ONCE.isdisjoint(found):
+            body = None
         port = port if port is not None else _PORTS.get(scheme, 0)
-        return cls(method, scheme, host, port, path, query, userinfo, body, idempotent, attempt)
+        retried = found.get(_RETRY, b"0")
+        attempt = sent or (int(retried) if retried.isdigit() and len(retried) < 4 else 0)
+        return cls(method, scheme, host, port, path, query, userinfo, body, idempotent, attempt, full)
 
     @property
     def span_name(self) -> str:

@@ -134,8 +134,8 @@ def target(**changes: Any) -> Target:
         "raw_path": b"/v1",
         "userinfo": False,
         "body": 10,
-        "names": [],
-        "attempt": 0,
+        "headers": [],
+        "sent": 0,
     }
     return Target.of(**(values | changes))
 
@@ -166,17 +166,18 @@ def test_the_url_of_a_span_is_bounded() -> None:
     [
         ({}, False),
         ({"method": "GET"}, True),
-        ({"names": [b"idempotency-key"]}, True),
-        ({"method": "GET", "names": [b"if-match"]}, False),
-        ({"names": [b"idempotency-key", b"if-none-match"]}, False),
+        ({"headers": [(b"Idempotency-Key", b"1")]}, True),
+        ({"method": "GET", "headers": [(b"If-Match", b"x")]}, False),
+        ({"headers": [(b"Idempotency-Key", b"1"), (b"If-None-Match", b"x")]}, False),
     ],
 )
 def test_when_a_bare_412_is_not_the_applications(changes: dict[str, Any], idempotent: bool) -> None:
     assert target(**changes).idempotent is idempotent
 
 
-def test_a_handshake_can_not_be_repeated() -> None:
-    assert target(names=[b"upgrade"]).body is None
+@pytest.mark.parametrize("name", [b"Upgrade", b"Expect"])
+def test_a_handshake_and_a_body_that_waits_for_leave_can_not_be_repeated(name: bytes) -> None:
+    assert target(headers=[(name, b"x")]).body is None
 
 
 # what nobody ends
