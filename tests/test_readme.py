@@ -40,6 +40,7 @@ RUN_COMMANDS = {
     'export OTELCTX_KEYS="1:$(openssl rand -base64 32)"',
     "pip install 'otelctx[serve,cli]'",
     "otelctx serve smollm2 --port 8000 --window 4096",
+    "otelctx gateway --upstream http://127.0.0.1:8000 --port 8080",
 }
 
 
@@ -110,10 +111,28 @@ def test_the_client_reads_what_came_back_from_the_served_model(
         body = {"messages": [{"role": "user", "content": "Say hello."}], "max_completion_tokens": 8}
         model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
         spent, used = asyncio.run(namespace("ask.py")["ask"](url, body | {"model": model}))
-    assert spent is not None
-    assert 1 <= spent <= 8
-    assert used is not None
-    assert used > spent
+        assert spent is not None
+        assert 1 <= spent <= 8
+        assert used is not None
+        assert used > spent
+        through_the_edge(url, model, receiver, tmp_path)
+
+
+def through_the_edge(worker: str, model: str, receiver: OtlpReceiver, folder: Path) -> None:
+    """Two turns of a session that the edge has minted."""
+    (line,) = [c for c in COMMANDS if c.startswith("otelctx gateway")]
+    _, *arguments = shlex.split(line.replace("http://127.0.0.1:8000", worker).replace("--port 8080", "--port 0"))
+    command = [sys.executable, "-u", "-m", "otelctx.cli", *arguments]
+    with running(command, r"ready: (http://[\d.:]+) in front", environment(receiver), folder) as url:
+        body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_completion_tokens": 4}
+        first = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+        assert first.status_code == 200, first.text
+        session = first.headers["x-otelctx-session"]
+        headers, own = {"x-otelctx-session": session}, {"otelctx": {"session": session, "mode": "append"}}
+        for turn in (1, 2):
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body | own, headers=headers, timeout=60)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["otelctx"]["window"]["version"] == turn
 
 
 @pytest.mark.model

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from otelctx.cli.failing import failing
+from otelctx.cli.leaving import LEAVING
 from otelctx.cli.showing import AsJson, show
 
 __all__ = ["main", "program"]
@@ -32,7 +33,8 @@ class WhenFull(StrEnum):
 
 def main() -> None:
     """Entry point. Exits 0, 1 if the command failed, or 2 if it was called wrongly."""
-    program()
+    with LEAVING.at_the_end():
+        program()
 
 
 @program.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import logging
 import signal
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal, cast
 import torch
 import uvicorn
 
+from otelctx.cli.leaving import LEAVING
 from otelctx.cli.options import Options
 from otelctx.cli.saying import Progress, Say
 from otelctx.errors import EngineFailed
@@ -49,8 +49,7 @@ def work(options: Options, settings: Settings, listener: socket.socket) -> None:
             raise EngineFailed(f"the device is lost to this process, which has to be started anew: {engine.poisoned}")
     finally:
         handle.shutdown(timeout=_SHUTDOWN)
-        # The interpreter would look through a million objects for garbage, which takes it seconds, before it ends.
-        gc.freeze()
+        LEAVING.quick = True
 
 
 def _engine(options: Options, settings: Settings, say: Say) -> TransformersEngine:

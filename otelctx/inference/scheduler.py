@@ -39,7 +39,7 @@ class Limits:
 
     rows: int = 8
     queue: int = 256
-    chunk: int = 64
+    chunk: int = 32
     idle_chunk: int = 512
     reach: int = 2400
     patience: int = 32
