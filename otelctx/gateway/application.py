@@ -54,7 +54,7 @@ class Gateway:
         # Tells this gateway from others in Via, and nothing else.
         self._pseudonym: Final = b"otelctx-" + secrets.token_hex(4).encode()
         party = Party(node, middleware.get("tracer_provider"), middleware.get("meter_provider"))
-        self._sessions = Sessions(node.keyring)
+        self._sessions = Sessions(lambda: node.keyring)
         self._proxy = Proxy(self.upstreams, self._sessions, party, options, self._pseudonym)
         self._websockets = WebSockets(self.upstreams, self._sessions, party, options)
         excluded = middleware.pop("excluded", HEALTH)

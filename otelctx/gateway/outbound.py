@@ -7,6 +7,7 @@ from typing import Final
 
 from otelctx.asgi.types import Headers
 from otelctx.clients.attempt import Attempt, Party, start
+from otelctx.clients.attempt import Head as Answered
 from otelctx.clients.target import Target
 from otelctx.gateway.connection import Connection
 from otelctx.gateway.failures import BadResponse, ClientGone, ConnectFailed, UpstreamFailure
@@ -67,7 +68,7 @@ class Outbound:
             self._inbound.send(connection, data)
             answer = await connection.head(self._timeouts.first_byte)
             acks = [value for name, value in answer.headers if name == _ACK]
-            resend = self._attempt.answered(answer.status, answer.version, acks)
+            resend = self._attempt.answered(Answered(answer.status, answer.version, acks))
             self._answered = True
             if not resend:
                 self._judge(answer)
@@ -136,7 +137,6 @@ def target_of(
     upstream: Upstream, head: RequestHead, content: bytes | None, number: int, upgrade: bool = False
 ) -> Target:
     """Where a request goes, for its span and its frame. ``upgrade``: it is a handshake."""
-    names = [name for name, _ in head.lines]
     return Target.of(
         method=head.method,
         scheme=upstream.scheme,
@@ -145,6 +145,6 @@ def target_of(
         raw_path=upstream.prefix + head.target,
         userinfo=False,
         body=None if content is None else len(content),
-        names=[*names, b"upgrade"] if upgrade else names,
-        attempt=number,
+        headers=[*head.lines, (b"upgrade", b"websocket")] if upgrade else head.lines,
+        sent=number,
     )

@@ -28,11 +28,20 @@ _TRIES: Final = 64
 
 
 class Sessions:
-    """``keyring`` are the process's keys. Without any, ids are good until this process ends."""
+    """``keys`` gives the process's keys as they are now. Without any, ids are good until this process ends."""
 
-    def __init__(self, keyring: Keyring) -> None:
-        self.lasting = bool(keyring)
-        self._keyring = keyring if keyring else Keyring([Key(0, "default", secrets.token_bytes(32))])
+    def __init__(self, keys: Callable[[], Keyring]) -> None:
+        self._keys = keys
+        self._own = Keyring([Key(0, "default", secrets.token_bytes(32))])
+
+    @property
+    def lasting(self) -> bool:
+        """Whether ids outlive this process."""
+        return bool(self._keys())
+
+    @property
+    def _keyring(self) -> Keyring:
+        return self._keys() or self._own
 
     def mint(self, owner: str, fits: Callable[[str], bool] = lambda _: True) -> str:
         """A new id for ``owner``; one that ``fits``, if such a one is found soon."""

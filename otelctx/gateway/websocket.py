@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from otelctx.asgi.types import Headers, Receive, Scope, Send
-from otelctx.clients.attempt import Attempt, Party, start
+from otelctx.clients.attempt import Attempt, Head, Party, start
 from otelctx.errors import OtelctxError
 from otelctx.gateway.failures import BadResponse, ConnectFailed, ConnectTimeout, UpstreamFailure
 from otelctx.gateway.head import SESSION, RequestHead, response_headers
@@ -136,7 +136,7 @@ class WebSockets:
     @staticmethod
     def _answered(attempt: Attempt, status: int, headers: Any) -> None:
         acks = headers.get_all(ACK_HEADER) if headers is not None else []
-        attempt.answered(status, "1.1", acks)  # a handshake is never repeated
+        attempt.answered(Head(status, "1.1", acks))  # a handshake is never repeated
 
 
 async def deny(scope: Scope, send: Send, error: OtelctxError) -> None:
