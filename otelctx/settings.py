@@ -13,7 +13,7 @@ from otelctx.errors import ConfigError
 from otelctx.policy.egress import Egress
 from otelctx.policy.trust import Keyring, networks
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "read_keys"]
 
 UntrustedTrace = Literal["continue", "link"]
 OnUnknownBase = Literal["resync", "proceed"]
@@ -21,6 +21,7 @@ BaggageMode = Literal["until_ack", "always", "never"]
 Events = Literal["span", "log", "both"]
 CaptureContent = Literal["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"]
 
+_MAX_KEYS_FILE: Final = 65536  # bytes; 256 keys take less
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 L = TypeVar("L", bound=str)
 
@@ -33,6 +34,7 @@ class Settings:
     variable                  meaning                                                default
     ========================  =====================================================  ===========
     OTELCTX_KEYS              MAC keys, ``id[@domain]:base64,…``; the first signs    none
+    OTELCTX_KEYS_FILE         a file with them instead, read again when it changes   none
     OTELCTX_TRUSTED_CLIENTS   addresses believed without a MAC                       none
     OTELCTX_TRUSTED_PROXIES   proxies whose X-Forwarded-For is read                  none
     OTELCTX_EGRESS_ALLOW      further origins that receive context                   none
@@ -44,10 +46,15 @@ class Settings:
     OTELCTX_CACHE_DIR         prepared models and built backends                     XDG cache
     ========================  =====================================================  ===========
 
+    In the file, line breaks stand between keys as commas do. It is looked at once a second, and taken over when it has
+    changed and stays as it is for a second; ``otelctx serve`` and ``otelctx gateway`` read it on SIGHUP, too. A file
+    without keys or with a wrong one changes nothing and is warned about. ``docs/security.md`` says how to rotate.
+
     ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` (NO_CONTENT by default) is read here too.
     """
 
     keys: str = field(default="", repr=False)
+    keys_file: Path | None = None
     trusted_clients: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
@@ -69,8 +76,12 @@ class Settings:
         """From ``env``; empty values count as unset. Raises :class:`~otelctx.errors.ConfigError` naming the
         variable.
         """
+        keys_file = Path(env["OTELCTX_KEYS_FILE"]) if env.get("OTELCTX_KEYS_FILE") else None
+        if keys_file is not None and env.get("OTELCTX_KEYS"):
+            raise ConfigError("OTELCTX_KEYS and OTELCTX_KEYS_FILE are both set: leave one of them out")
         settings = cls(
-            keys=env.get("OTELCTX_KEYS", ""),
+            keys=env.get("OTELCTX_KEYS", "") if keys_file is None else read_keys(keys_file),
+            keys_file=keys_file,
             trusted_clients=_list(env, "OTELCTX_TRUSTED_CLIENTS"),
             trusted_proxies=_list(env, "OTELCTX_TRUSTED_PROXIES"),
             egress_allow=_list(env, "OTELCTX_EGRESS_ALLOW"),
@@ -88,6 +99,24 @@ class Settings:
         networks(settings.trusted_proxies, "OTELCTX_TRUSTED_PROXIES")
         Egress(settings.egress_allow)
         return settings
+
+
+def read_keys(path: Path) -> str:
+    """The keys in the file at ``path``, as ``OTELCTX_KEYS`` would have them.
+
+    Raises :class:`~otelctx.errors.ConfigError`, which repeats nothing of it, if it can't be read or has no keys.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_KEYS_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"OTELCTX_KEYS_FILE: {path}: {error.strerror or 'not readable'}") from None
+    if len(data) > _MAX_KEYS_FILE or not data.isascii():
+        raise ConfigError(f"OTELCTX_KEYS_FILE: {path} is no list of keys: over {_MAX_KEYS_FILE} bytes, or not ASCII")
+    keys = ",".join(data.decode("ascii").split())
+    if not keys.strip(","):
+        raise ConfigError(f"OTELCTX_KEYS_FILE: {path} has no keys; to do without any, leave the variable out")
+    return keys
 
 
 def _list(env: Mapping[str, str], name: str) -> tuple[str, ...]:

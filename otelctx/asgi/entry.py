@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -27,6 +27,7 @@ __all__ = ["Entry", "enter"]
 _FRAME: Final = semconv.HEADER.encode()
 _BAGGAGE: Final = b"baggage"
 _ACK: Final = semconv.ACK_HEADER.encode()
+_TIMEOUT: Final = semconv.TIMEOUT_HEADER.encode()
 
 
 class Entry:
@@ -121,6 +122,8 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
         now=time(),
         may_wait=True,
     )
+    if inbound.ours and (left := inbound.lines(_TIMEOUT)):
+        exchange.limit(left, monotonic())
     if baggage is not None and exchange.baggage != baggage:
         # Our keys are in the scope now. Left where they were, the application's next call would pass them on to anyone.
         inbound.replace_baggage(exchange.baggage)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from otelctx.cli.rereading import keys_on_hangup
 from otelctx.cli.saying import Say
 from otelctx.cli.serve import listener
 from otelctx.gateway.application import Gateway, app
@@ -49,9 +50,10 @@ def run(upstreams: list[str], listen: Listen, chosen: Options) -> None:
         url = f"http://{shown}:{bound.getsockname()[1]}"
         served = config(gateway)
         try:
-            EdgeServer(served, gateway, listen.drain, lambda: _ready(Say(listen.as_json), gateway, url)).run(
-                sockets=[bound]
-            )
+            with keys_on_hangup():
+                EdgeServer(served, gateway, listen.drain, lambda: _ready(Say(listen.as_json), gateway, url)).run(
+                    sockets=[bound]
+                )
         finally:
             handle.shutdown(timeout=_SHUTDOWN)
 

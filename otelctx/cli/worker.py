@@ -16,6 +16,7 @@ import uvicorn
 
 from otelctx.cli.leaving import LEAVING
 from otelctx.cli.options import Options
+from otelctx.cli.rereading import keys_on_hangup
 from otelctx.cli.saying import Progress, Say
 from otelctx.errors import EngineFailed
 from otelctx.inference.engines.transformers import TransformersEngine
@@ -44,7 +45,8 @@ def work(options: Options, settings: Settings, listener: socket.socket) -> None:
     engine = _engine(options, settings, say)
     handle = configure(options.service_name)
     try:
-        _Server(_config(options, engine), _url(options.host, listener), engine, say).run(sockets=[listener])
+        with keys_on_hangup():
+            _Server(_config(options, engine), _url(options.host, listener), engine, say).run(sockets=[listener])
         if engine.poisoned is not None:
             raise EngineFailed(f"the device is lost to this process, which has to be started anew: {engine.poisoned}")
     finally:

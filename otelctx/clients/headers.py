@@ -11,7 +11,7 @@ from opentelemetry.propagate import get_global_textmap
 from otelctx.context.keys import KeyRegistry
 from otelctx.exchange.baggage import baggage_line
 from otelctx.exchange.client import ClientExchange
-from otelctx.semconv import HEADER
+from otelctx.semconv import HEADER, TIMEOUT_HEADER
 
 __all__ = ["Headers", "outgoing"]
 
@@ -46,5 +46,7 @@ def outgoing(
     if line is not None:
         injected[_BAGGAGE] = line
     injected.update(exchange.headers)
+    if exchange.timeout is not None:
+        injected[TIMEOUT_HEADER] = exchange.timeout
     lines += [(name.encode(), value.encode("latin-1", "replace")) for name, value in injected.items()]
     return lines

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from contextvars import Token as VarToken
+from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from opentelemetry import context as otel_context
@@ -148,20 +149,28 @@ def _writable() -> Binding:
 
 
 @contextmanager
-def session(session_id: str) -> Iterator[Scope]:
+def session(session_id: str, *, timeout: float | None = None) -> Iterator[Scope]:
     """Everything inside belongs to session ``session_id``: calls carry it, and what comes back is read from the scope.
 
-    The scope starts with the enclosing state; on exit its up values join the enclosing scope. Raises
-    :class:`~otelctx.errors.ContextTypeError` if the id is no text or empty, ``ContextLimitExceeded`` over 1024 bytes.
+    The scope starts with the enclosing state; on exit its up values join the enclosing scope. ``timeout`` is the
+    seconds from now after which nobody waits for an answer any more: calls tell what is left of it, so that who serves
+    them can end in time. Nothing here is cancelled by it, and an enclosing deadline that ends earlier stays.
+
+    Raises :class:`~otelctx.errors.ContextTypeError` if the id is no text or empty or the timeout is not above 0,
+    ``ContextLimitExceeded`` over 1024 bytes.
     """
     if session_id == "":
         raise ContextTypeError("a session id is not empty")
+    if timeout is not None and not timeout > 0:
+        raise ContextTypeError(f"a timeout is in seconds, above 0; this one is {timeout!r}")
     outer = _binding()
     state = outer.snapshot() if outer is not None else EMPTY
     scope = Scope(state, parent=outer.scope if outer is not None else None)
     if outer is not None:
         scope.source = outer.scope.source
     scope.set(SESSION.spec, session_id)
+    if timeout is not None:
+        scope.limit(monotonic() + timeout)
     tokens = _bind(Binding(scope))
     try:
         yield scope

@@ -76,7 +76,7 @@ class Token:
 class Scope:
     """Down state, up values and window report of one request or session block. Safe to use from any thread or task."""
 
-    __slots__ = ("_ended", "_lock", "_state", "_taken", "_ups", "_window", "parent", "source")
+    __slots__ = ("_ended", "_lock", "_state", "_taken", "_ups", "_window", "deadline", "parent", "source")
 
     def __init__(
         self,
@@ -95,6 +95,8 @@ class Scope:
         self._ended = False
         self.source: Source = source
         self.parent = parent
+        # Monotonic seconds by which everything in here is to be answered; an inner scope's is never later.
+        self.deadline: float | None = None if parent is None else parent.deadline
 
     # down
 
@@ -183,6 +185,12 @@ class Scope:
                 self._window = window
 
     # life
+
+    def limit(self, deadline: float) -> None:
+        """All of it is to be answered by ``deadline``, in monotonic seconds. The earliest one counts."""
+        with self._lock:
+            if self.deadline is None or deadline < self.deadline:
+                self.deadline = deadline
 
     @property
     def ended(self) -> bool:

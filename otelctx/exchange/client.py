@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from otelctx.context import current
 from otelctx.context.scope import Scope, UpValue
 from otelctx.context.state import EMPTY, State
-from otelctx.delta import baggage, sender
+from otelctx.delta import baggage, sender, timeout
 from otelctx.delta.limits import BASE_BYTES
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind
 from otelctx.delta.sender import Offer, Reply
@@ -93,6 +93,7 @@ class ClientExchange:
 
     - ``allowed``: whether context of ours may go to this origin
     - ``headers``: the ``otelctx`` line, or nothing; ``members``: ours for the ``baggage`` header, percent-encoded
+    - ``timeout``: the value for ``otelctx-timeout-ms``, if there is a deadline and it may go to this origin
     - ``kind``: ``full``, ``delta`` or ``ref`` of the frame that goes out, ``None`` without one
     - ``lost``: why context will not arrive, or after :meth:`close` did not; a short word
     - after :meth:`close`: ``late`` (the scope had ended), ``ack_kind`` and
@@ -116,6 +117,7 @@ class ClientExchange:
         "late",
         "lost",
         "members",
+        "timeout",
     )
 
     def __init__(
@@ -145,6 +147,8 @@ class ClientExchange:
         if state:
             self._link = node.links.get(origin)
             self._prepare(self._link, request.full, now, unix)
+        elif allowed and scope is not None:
+            self._limit(scope, now)
 
     @property
     def kind(self) -> str | None:
@@ -165,6 +169,11 @@ class ClientExchange:
         self._frame: Frame | None = None
         self.headers: list[tuple[str, str]] = []
         self.members: Mapping[str, str] = {}
+        self.timeout: str | None = None
+
+    def _limit(self, scope: Scope, now: float) -> None:
+        if scope.deadline is not None:
+            self.timeout = timeout.encode(scope.deadline - now)
 
     def _prepare(self, link: Link, full: bool, now: float, unix: float) -> None:
         request, state = self._request, self._state
@@ -173,6 +182,8 @@ class ClientExchange:
         self._offer, self._frame = offer, offer.frame
         self.headers = [] if offer.frame is None else [(HEADER, self._node.wire(offer.frame, unix))]
         self.members = baggage.members(state, self._node.registry) if offer.baggage else {}
+        if offer.frame is not None and self._scope is not None:  # none: this origin has said that headers are too large
+            self._limit(self._scope, now)
 
     # after sending
 

@@ -6,11 +6,13 @@ with none of it: a boot id of its own, since it holds its own bases, and no lock
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -25,6 +27,7 @@ from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Read, Receiver, 
 from otelctx.errors import ProtocolError
 from otelctx.exchange.links import Links
 from otelctx.exchange.pending import Pending
+from otelctx.exchange.rotation import KeyFile
 from otelctx.exchange.shared import SharedTier
 from otelctx.policy.egress import Egress
 from otelctx.policy.trust import ACK, FRAME, ClientTrust, Keyring
@@ -32,10 +35,13 @@ from otelctx.settings import Settings
 
 __all__ = ["Client", "Node", "Received", "default_node", "set_default_node"]
 
+_log = logging.getLogger(__name__)
+
 _EVENTS: Final = 4096
 _REMEMBERED: Final = 4096
 _SHORT: Final = 512  # characters of a frame that is remembered
 _HOUR: Final = 3600
+_MAX_FORWARDED: Final = 256  # characters of an X-Forwarded-For that is remembered; the sender chooses how many come
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -55,7 +61,7 @@ def _keep(remembered: dict[K, V], key: K, value: V) -> V:
 
 class Node:
     """Safe to use from any thread. ``settings`` are by default those of the environment; ``shared`` is where workers of
-    one service find each other's bases.
+    one service find each other's bases. ``key_file`` is watched for new keys, if the settings name one.
 
     Raises :class:`~otelctx.errors.ConfigError` for settings that mean nothing.
     """
@@ -74,7 +80,14 @@ class Node:
         self.shared: Final = shared
         self._forget()
         self.reload(self.settings)
+        path = self.settings.keys_file
+        self.key_file: Final = None if path is None else KeyFile(path, self._rotate)
+        self._watch()
         _nodes.add(self)
+
+    def _watch(self) -> None:
+        if self.key_file is not None:
+            self.key_file.start()
 
     def _forget(self) -> None:
         self._lock = Lock()
@@ -99,10 +112,17 @@ class Node:
         with self._lock:
             self.settings, self.keyring, self.trust, self.egress = settings, keyring, trust, egress
             self._receiver = Receiver(self._bases, on_unknown_base=settings.on_unknown_base)
-            self._clients.clear()
-            self._wires.clear()
-            self._reads.clear()
-            self._acks.clear()
+            # After the above, and new ones: who has looked up the old keys still writes into the old memory, and
+            # nothing that they made outlives them there.
+            self._clients, self._wires, self._reads, self._acks = {}, {}, {}, {}
+
+    def _rotate(self, keys: str) -> None:
+        """Take the keys of the key file."""
+        if keys == self.settings.keys:
+            return
+        self.reload(replace(self.settings, keys=keys))
+        ids = self.keyring.ids
+        _log.info("keys in use: %s; %d signs", ", ".join(map(str, ids)), ids[0])
 
     @property
     def boot_id(self) -> int:
@@ -116,11 +136,14 @@ class Node:
 
     def client(self, peer: str | None, forwarded: str | None) -> Client:
         """Who stands behind ``peer``, the address of the connection, with its ``X-Forwarded-For``."""
-        key = (peer, forwarded)
-        found = self._clients.get(key)
+        key, known = (peer, forwarded), self._clients
+        found = known.get(key)
         if found is None:
-            address = self.trust.resolve(peer, () if forwarded is None else (forwarded,))
-            found = _keep(self._clients, key, (address, self.trust.trusted(address)))
+            trust = self.trust
+            address = trust.resolve(peer, () if forwarded is None else (forwarded,))
+            found = (address, trust.trusted(address))
+            if forwarded is None or len(forwarded) <= _MAX_FORWARDED:
+                _keep(known, key, found)
         return found
 
     def receive(
@@ -163,7 +186,8 @@ class Node:
         if ack.ups or ack.window is not None or ack.moved:
             return self._answer(ack, signed, now)
         key = (ack.kind, ack.root, ack.held, ack.reason, ack.final, signed, int(now) // _HOUR)
-        return self._wires.get(key) or _keep(self._wires, key, self._answer(ack, signed, now))
+        wires = self._wires
+        return wires.get(key) or _keep(wires, key, self._answer(ack, signed, now))
 
     def _answer(self, ack: Ack, signed: bool, now: float) -> str:
         body = encode_ack(ack, signed=signed)
@@ -177,12 +201,13 @@ class Node:
         The same frame is the same bytes for an hour, so it is made once.
         """
         key = (frame.kind, frame.root, frame.base, frame.table, int(now) // _HOUR)
-        found = self._wires.get(key)
+        wires = self._wires
+        found = wires.get(key)
         if found is None:
             body = encode_frame(frame)
             found = to_header(body + self.keyring.sign(FRAME, body, now))
             if len(found) <= _SHORT:
-                _keep(self._wires, key, found)
+                _keep(wires, key, found)
         return found
 
     def read_ack(self, lines: Sequence[bytes | str], now: float) -> Ack | None:
@@ -193,11 +218,12 @@ class Node:
         if len(lines) != 1 or len(lines[0]) > MAX_ACK_CHARS:
             return None
         key = (lines[0], int(now) // _HOUR)
-        ack = self._acks.get(key)
+        acks = self._acks
+        ack = acks.get(key)
         if ack is None:
             ack = self._proven(lines[0], now)
             if ack is not None and not ack.ups and ack.window is None:
-                _keep(self._acks, key, ack)
+                _keep(acks, key, ack)
         return ack
 
     def _proven(self, line: bytes | str, now: float) -> Ack | None:
@@ -253,6 +279,7 @@ def _after_fork() -> None:
     _default_lock = Lock()
     for node in list(_nodes):
         node._forget()
+        node._watch()  # the thread was the parent's
 
 
 os.register_at_fork(after_in_child=_after_fork)

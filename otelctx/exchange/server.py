@@ -19,6 +19,7 @@ from typing import Final, Literal
 from otelctx.context.keys import Value
 from otelctx.context.scope import Scope
 from otelctx.context.state import State, Window, entry
+from otelctx.delta import timeout
 from otelctx.delta.baggage import parse
 from otelctx.delta.messages import FrameKind, Held, NackReason
 from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Refuse, Run
@@ -142,6 +143,13 @@ class ServerExchange:
         self.trusted = trusted
         self.baggage = baggage
 
+    def limit(self, lines: Sequence[bytes | str], now: float) -> None:
+        """Take the deadline that the ``otelctx-timeout-ms`` ``lines`` name over into the scope, from a trusted sender
+        only. ``now`` is monotonic seconds."""
+        left = timeout.decode(lines) if self.trusted else None
+        if left is not None:
+            self.scope.limit(now + left)
+
     # the shared tier
 
     def wait(self, need: NeedBase) -> None:
@@ -159,8 +167,10 @@ class ServerExchange:
         if need is not None:
             base = await tier.load(need.domain, need.root)
             received = self._node.resume(need, base, self.client)
+            deadline = self.scope.deadline
             self._need, self._received = None, received
             self.scope, self.outcome = _scope(received), _OUTCOMES[type(received)]
+            self.scope.deadline = deadline
         found = self._received
         if isinstance(found, Accepted) and found.held is not Held.NONE:
             tier.share(found.domain, found.state)

@@ -68,6 +68,11 @@ class Keyring:
         """
         return cls([_parse_key(part.strip(), at) for at, part in enumerate(text.split(",")) if part.strip()])
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Of all keys; the first one signs."""
+        return tuple(self._keys)
+
     def __bool__(self) -> bool:
         return self._signer is not None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect
@@ -95,4 +95,5 @@ def _caller(scope: Scope) -> Caller:
         owner_of(scope),
         session if isinstance(session, str) else None,
         priority if type(priority) is int else 0,
+        None if context is None or context.deadline is None else max(0.0, context.deadline - monotonic()),
     )

@@ -22,11 +22,17 @@ _TEXT_TOKENS: Final = 16  # OpenAI's default for text completions, and only for 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """What a request's context and credentials say of who asks. ``session`` is the context's ``session.id``: it never
-    makes a request a session's, but the body must not contradict it."""
+    makes a request a session's, but the body must not contradict it. ``timeout`` is the seconds for which the caller
+    waits: the body's own can only be shorter."""
 
     owner: str
     session: str | None = None
     priority: int = 0
+    timeout: float | None = None
+
+    def within(self, timeout: float | None) -> float | None:
+        """Seconds after which the answer ends, where the body says ``timeout``."""
+        return min((t for t in (timeout, self.timeout) if t is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ def chat(body: Mapping[str, Any], caller: Caller) -> CompletionRequest:
         stop=parameters.stop(body),
         stream=stream,
         priority=caller.priority,
-        deadline=own.timeout,
+        deadline=caller.within(own.timeout),
         model=model,
         when_full=own.when_full,
     )
@@ -77,7 +83,7 @@ def text(body: Mapping[str, Any], caller: Caller) -> CompletionRequest:
             stop=stop,
             stream=stream,
             priority=caller.priority,
-            deadline=own.timeout,
+            deadline=caller.within(own.timeout),
             model=model,
             prompt=prompt,
             when_full=own.when_full,

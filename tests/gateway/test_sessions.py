@@ -20,9 +20,14 @@ OLD, NEW = (f"{n}:" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)
 OWNERS = st.text(max_size=20)
 
 
+def sessions_of(keys: str) -> Sessions:
+    keyring = Keyring.parse(keys)
+    return Sessions(lambda: keyring)
+
+
 @given(OWNERS, OWNERS)
 def test_an_id_is_its_owners_alone(owner: str, other: str) -> None:
-    sessions = Sessions(Keyring.parse(OLD))
+    sessions = sessions_of(OLD)
     minted = sessions.mint(owner)
     assert sessions.owned(minted, owner)
     assert sessions.owned(minted, other) is (
@@ -33,7 +38,7 @@ def test_an_id_is_its_owners_alone(owner: str, other: str) -> None:
 
 @given(st.integers(0, 43), st.sampled_from("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/= é"))
 def test_no_changed_character_is_overlooked(at: int, character: str) -> None:
-    sessions = Sessions(Keyring.parse(OLD))
+    sessions = sessions_of(OLD)
     minted = sessions.mint("o")
     changed = minted[:at] + character + minted[at + 1 :]
     assert sessions.owned(changed, "o") is (changed == minted)
@@ -41,24 +46,24 @@ def test_no_changed_character_is_overlooked(at: int, character: str) -> None:
 
 @given(st.text(max_size=60) | st.binary(max_size=33).map(lambda b: base64.urlsafe_b64encode(b).decode()))
 def test_what_was_not_minted_is_nobodys(text: str) -> None:
-    assert not Sessions(Keyring.parse(OLD)).owned(text, "anonymous")
+    assert not sessions_of(OLD).owned(text, "anonymous")
 
 
 def test_every_process_with_the_key_knows_an_id_and_after_a_rotation_too() -> None:
-    minted = Sessions(Keyring.parse(OLD)).mint("o")
-    assert Sessions(Keyring.parse(f"{NEW},{OLD}")).owned(minted, "o")
-    assert not Sessions(Keyring.parse(NEW)).owned(minted, "o")
-    assert Sessions(Keyring.parse(f"{OLD},{NEW}")).owned(Sessions(Keyring.parse(NEW)).mint("o"), "o")
+    minted = sessions_of(OLD).mint("o")
+    assert sessions_of(f"{NEW},{OLD}").owned(minted, "o")
+    assert not sessions_of(NEW).owned(minted, "o")
+    assert sessions_of(f"{OLD},{NEW}").owned(sessions_of(NEW).mint("o"), "o")
 
 
 def test_without_keys_ids_are_good_in_this_process_only() -> None:
-    one, other = Sessions(Keyring()), Sessions(Keyring())
+    one, other = sessions_of(""), sessions_of("")
     minted = one.mint("o")
     assert (one.lasting, one.owned(minted, "o"), other.owned(minted, "o")) == (False, True, False)
 
 
 def test_an_id_that_fits_is_looked_for_and_not_for_ever() -> None:
-    sessions = Sessions(Keyring.parse(OLD))
+    sessions = sessions_of(OLD)
     assert slot_of(sessions.mint("o", lambda s: slot_of(s) % 4 == 1)) % 4 == 1
     assert sessions.owned(sessions.mint("o", lambda s: False), "o")
 
