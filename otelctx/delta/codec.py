@@ -78,6 +78,8 @@ def from_header(value: bytes | str) -> bytes:
         data = binascii.a2b_base64(value[1:-1], strict_mode=True)
     except binascii.Error as exc:
         raise MalformedFrame(f"not base64: {exc}") from None
+    if len(value) - 2 != (len(data) + 2) // 3 * 4:  # strict mode lets padding through that follows a whole group
+        raise MalformedFrame("not base64: padding where there is nothing to pad")
     if len(data) > MAX_FRAME_BYTES:
         raise OversizedFrame(f"message of {len(data)} bytes; at most {MAX_FRAME_BYTES} are read")
     return data

@@ -26,6 +26,8 @@ _LINES: dict[str, list[str]] = {
     "a line feed inside": [":AA\nEC:"],
     "no padding": [":AAE:"],
     "padding in the middle": [":AA==AAEC:"],
+    "padding too much": [":AAEC=:"],
+    "a group of padding too much": [":AAEC====:"],
     "pad bits that are not zero": [":AAF=:"],
     "the alphabet of URLs": [":-_8=:"],
     "a parameter": [":AAEC:;a=1"],

@@ -164,6 +164,10 @@ def test_header_values_round_trip(data: bytes) -> None:
         ":YWJj:;a=1",
         ":\xffWJj:",
         ":YQ:",
+        ":YQ===:",
+        ":YWJj=:",
+        ":YWJj====:",
+        ":====:",
         ":YQ==:,:YQ==:",
     ],
 )

@@ -54,6 +54,7 @@ def serving(entry: Callable[..., Any]) -> Iterator[int]:
     config = uvicorn.Config(entry, port=0, lifespan="off", ws="none", log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     sockets = [config.bind_socket()]
+    sockets[0].listen()  # a connection that comes before the server's thread does waits, and is not refused
     thread = threading.Thread(target=server.run, kwargs={"sockets": sockets})
     thread.start()
     try:
