@@ -1,4 +1,4 @@
-"""Real servers on loopback, built on ``exchange.server`` alone, and the four clients against them."""
+"""Real servers on loopback, built on ``exchange.server`` alone, and what clients report of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import base64
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field
-from importlib import import_module
 from time import monotonic, sleep, time
 from typing import Any
 
@@ -24,7 +22,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otelctx.clients.httpx import instrument
 from otelctx.context.current import attach, detach, session
 from otelctx.context.scope import Scope
 from otelctx.exchange import server
@@ -224,89 +221,6 @@ class Seen:
 @pytest.fixture
 def seen() -> Seen:
     return Seen()
-
-
-class Driver:
-    """One of the four clients, behind one blocking interface."""
-
-    def __init__(self, library: str, asynchronous: bool, seen: Seen) -> None:
-        self.library = import_module(library)
-        self.asynchronous = asynchronous
-        self.seen = seen
-        self._runner = asyncio.Runner() if asynchronous else None
-        self._clients: list[Any] = []
-
-    def client(self, node: Node, **options: Any) -> Any:
-        cls = self.library.AsyncClient if self.asynchronous else self.library.Client
-        made = cls(trust_env=False, **options)
-        self._clients.append(made)
-        seen = self.seen
-        return instrument(made, node=node, tracer_provider=seen.tracers, meter_provider=seen.meters)
-
-    def run(self, coroutine: Any) -> Any:
-        assert self._runner is not None
-        return self._runner.run(coroutine, context=copy_context())
-
-    def request(self, client: Any, method: str, url: str, **options: Any) -> Any:
-        result = client.request(method, url, **options)
-        return self.run(result) if self.asynchronous else result
-
-    def post(self, client: Any, url: str, **options: Any) -> Any:
-        return self.request(client, "POST", url, **options)
-
-    def stream(self, client: Any, url: str, take: int | None) -> list[bytes]:
-        """Read ``take`` chunks of a response, or all, and leave."""
-        return self.run(self._astream(client, url, take)) if self.asynchronous else self._stream(client, url, take)
-
-    @staticmethod
-    def _stream(client: Any, url: str, take: int | None) -> list[bytes]:
-        chunks: list[bytes] = []
-        with client.stream("POST", url) as response:
-            if take != 0:
-                for chunk in response.iter_raw():
-                    chunks.append(chunk)
-                    if len(chunks) == take:
-                        break
-        return chunks
-
-    @staticmethod
-    async def _astream(client: Any, url: str, take: int | None) -> list[bytes]:
-        chunks: list[bytes] = []
-        async with client.stream("POST", url) as response:
-            if take != 0:
-                async for chunk in response.aiter_raw():
-                    chunks.append(chunk)
-                    if len(chunks) == take:
-                        break
-        return chunks
-
-    def send(self, client: Any, url: str) -> Any:
-        """An open response, of which nothing has been read."""
-        result = client.send(client.build_request("POST", url), stream=True)
-        return self.run(result) if self.asynchronous else result
-
-    def body(self, chunks: list[bytes]) -> Any:
-        """A request body that can be read once."""
-
-        async def later() -> AsyncIterator[bytes]:
-            for chunk in chunks:
-                yield chunk
-
-        return later() if self.asynchronous else iter(chunks)
-
-    def close(self) -> None:
-        for client in self._clients:
-            self.run(client.aclose()) if self.asynchronous else client.close()
-        if self._runner is not None:
-            self._runner.close()
-
-
-@pytest.fixture(params=["httpx", "httpx-async", "httpx2", "httpx2-async"])
-def driver(request: pytest.FixtureRequest, seen: Seen) -> Iterator[Driver]:
-    library, _, asynchronous = request.param.partition("-")
-    made = Driver(library, bool(asynchronous), seen)
-    yield made
-    made.close()
 
 
 @pytest.fixture

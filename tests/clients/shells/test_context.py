@@ -1,13 +1,13 @@
-"""httpx and httpx2, sync and async, against real servers: which context goes out and what comes back."""
+"""Every client against real servers: which context goes out and what comes back."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any
 
+import pytest
 from opentelemetry import baggage
 from opentelemetry import context as otel_context
 
@@ -40,10 +40,10 @@ def test_three_full_then_a_ref_then_a_delta(
 def test_the_body_and_the_other_headers_arrive_as_they_were(
     driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
 ) -> None:
-    headers = [("X-Twice", "1"), ("X-Twice", "2"), ("Otelctx", ":AAAA:"), ("OTELCTX-Ack", "x"), ("OtelCtx-Other", "y")]
+    headers = [("X-Own", "1"), ("Otelctx", ":AAAA:"), ("OTELCTX-Ack", "x"), ("OtelCtx-Other", "y")]
     driver.post(driver.client(node()), worker.url, content=b"hello", headers=headers)
     (request,) = worker.seen
-    assert (request.body, request.values("x-twice"), request.values("content-length")) == (b"hello", ["1", "2"], ["5"])
+    assert (request.body, request.values("x-own"), request.values("content-length")) == (b"hello", ["1"], ["5"])
     assert request.exchange.outcome == "accepted"
     assert [name for name, _ in request.headers if name.startswith(b"otelctx")] == [b"otelctx"]
 
@@ -117,8 +117,8 @@ def test_a_restarted_server_gets_it_in_full_and_runs_the_app_once(
     worker.seen.clear()
     seen.exporter.clear()
     response = driver.post(client, worker.url, json={"a": 1})
-    assert (response.status_code, response.content, worker.refused) == (200, b"ok", 1)
-    assert (worker.kinds(), worker.seen[0].body) == (["full"], b'{"a":1}')
+    assert (response.status, response.content, worker.refused) == (200, b"ok", 1)
+    assert (worker.kinds(), json.loads(worker.seen[0].body)) == (["full"], {"a": 1})
     refused, repeated = seen.spans()
     assert refused.attributes["otelctx.resync"] is True
     assert "error.type" not in refused.attributes
@@ -138,7 +138,7 @@ def test_a_body_that_can_be_read_once_goes_with_a_full_and_is_never_refused(
         driver.post(client, worker.url)
     worker.node = node()
     response = driver.post(client, worker.url, content=driver.body([b"a", b"b"]))
-    assert (response.status_code, worker.refused) == (200, 0)
+    assert (response.status, worker.refused) == (200, 0)
     assert (worker.seen[-1].body, worker.kinds()[-1]) == (b"ab", "full")
 
 
@@ -153,8 +153,8 @@ def test_a_412_of_the_applications_own_is_not_repeated(
         request.status = 412
 
     worker.handler = handler
-    response = driver.post(client, worker.url, headers={"If-Match": "x"})
-    assert (response.status_code, len(worker.seen), worker.kinds()[-1]) == (412, 4, "ref")
+    response = driver.post(client, worker.url, headers=[("If-Match", "x")])
+    assert (response.status, len(worker.seen), worker.kinds()[-1]) == (412, 4, "ref")
 
 
 def test_an_openai_client_that_retries_sends_it_in_full(
@@ -163,7 +163,7 @@ def test_an_openai_client_that_retries_sends_it_in_full(
     client = driver.client(node())
     for _ in range(4):
         driver.post(client, worker.url)
-    driver.post(client, worker.url, headers={"x-stainless-retry-count": "2"})
+    driver.post(client, worker.url, headers=[("x-stainless-retry-count", "2")])
     assert worker.kinds()[3:] == ["ref", "full"]
     assert seen.spans()[-1].attributes["http.request.resend_count"] == 2
 
@@ -179,16 +179,7 @@ def test_concurrent_first_requests_all_send_full(
 
     worker.handler = hold
     client = driver.client(node())
-    if driver.asynchronous:
-
-        async def together() -> None:
-            await asyncio.gather(*[client.post(worker.url) for _ in range(6)])
-
-        driver.run(together())
-    else:
-        with ThreadPoolExecutor(6) as pool:
-            jobs = [pool.submit(copy_context().run, client.post, worker.url) for _ in range(6)]
-            assert [job.result().status_code for job in jobs] == [200] * 6
+    assert driver.together(client, worker.url, 6) == [200] * 6
     assert worker.kinds() == ["full"] * 6
     assert {request.exchange.outcome for request in worker.seen} == {"accepted"}
 
@@ -205,16 +196,16 @@ def test_an_unaware_server_is_served_as_before(
     assert plain.seen[-1].values("baggage") == ["clients.tier=gold"]
 
 
-def test_a_stranger_gets_trace_context_alone(
+def test_a_stranger_gets_trace_context_alone_whichever_proxy_stands_between(
     driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
 ) -> None:
+    """The proxy is on loopback, where context may go; what counts is where the request goes."""
     TIER.set("gold")
-    inner = driver.library.AsyncHTTPTransport() if driver.asynchronous else driver.library.HTTPTransport()
-    client = driver.client(node(), mounts={"http://api.example.com": _Rerouted(inner, worker.url)})
+    client = driver.client(node(), proxy=worker.url)
     token = otel_context.attach(baggage.set_baggage("theirs", "1"))
     token2 = otel_context.attach(baggage.set_baggage("clients.tier", "gold"))
     try:
-        driver.post(client, "http://api.example.com/v1")
+        assert driver.post(client, "http://api.example.com/v1").status == 200
     finally:
         otel_context.detach(token2)
         otel_context.detach(token)
@@ -222,72 +213,116 @@ def test_a_stranger_gets_trace_context_alone(
     assert (request.values("otelctx"), request.values("baggage")) == ([], ["theirs=1"])
     trace_id = format(seen.span().context.trace_id, "032x")
     assert request.values("traceparent")[0].split("-")[1:3] == [trace_id, format(seen.span().context.span_id, "016x")]
+    assert (seen.span().attributes["server.address"], seen.span().attributes["server.port"]) == ("api.example.com", 80)
 
 
-class _Rerouted:
-    """A transport to somewhere else, as a proxy would be."""
-
-    def __init__(self, inner: Any, url: str) -> None:
-        self._inner = inner
-        self._url = url
-
-    def handle_request(self, request: Any) -> Any:
-        request.url = type(request.url)(self._url)
-        return self._inner.handle_request(request)
-
-    async def handle_async_request(self, request: Any) -> Any:
-        request.url = type(request.url)(self._url)
-        return await self._inner.handle_async_request(request)
-
-    def close(self) -> None:
-        self._inner.close()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __enter__(self) -> Any:
-        return self
-
-    __exit__ = __aexit__ = lambda *args: None
+def test_a_friend_behind_a_proxy_gets_the_frame(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    client = driver.client(node(), proxy=worker.url)
+    for _ in range(4):
+        driver.post(client, "http://model.internal/v1")
+    assert worker.kinds() == ["full", "full", "full", "ref"]
 
 
-def test_a_redirect_to_another_origin_under_mounts_takes_no_frame_along(
-    driver: Any, serve: Callable[..., Any], node: Callable[..., Node], chat: Scope, seen: Any
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_to_another_origin_takes_nothing_of_ours_along(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any, status: int
 ) -> None:
     """The redirected request is made from the headers of the first: a frame written into those would go with it."""
     TIER.set("gold")
-    first, other = serve(), serve()
 
     def handler(request: Any) -> None:
-        request.status = 307
-        request.response_headers.append((b"location", b"http://elsewhere.example.com/"))
+        if request.values("host") == ["first.internal"]:
+            request.status = status
+            request.response_headers.append((b"location", b"http://elsewhere.example.com/"))
 
-    first.handler = handler
-    inner = driver.library.AsyncHTTPTransport() if driver.asynchronous else driver.library.HTTPTransport()
-    mounts = {"http://elsewhere.example.com": _Rerouted(inner, other.url)}
-    client = driver.client(node(), mounts=mounts, follow_redirects=True)
-    response = driver.post(client, first.url, content=b"x")
-    assert response.status_code == 200
-    assert first.seen[0].values("otelctx") != []
-    assert [name for name, _ in other.seen[0].headers if name.startswith(b"otelctx")] == []
-    assert other.seen[0].values("baggage") == []
-    assert len(other.seen[0].values("traceparent")) == 1
+    worker.handler = handler
+    client = driver.client(node(), proxy=worker.url)
+    response = driver.post(client, "http://first.internal/", content=b"x", headers=[("Baggage", "own=1")], follow=True)
+    first, other = worker.seen
+    assert (response.status, other.method) == (200, "GET" if status == 302 else "POST")
+    assert (first.exchange.outcome, first.values("baggage")) == ("accepted", ["own=1,clients.tier=gold"])
+    assert [name for name, _ in other.headers if name.startswith(b"otelctx")] == []
+    assert other.values("baggage") == ["own=1"]
+    assert len(other.values("traceparent")) == 1
     one, two = seen.spans()
-    assert two.attributes["http.request.resend_count"] == 1
+    assert (one.attributes["http.response.status_code"], two.attributes["http.request.resend_count"]) == (status, 1)
     assert two.attributes["server.address"] == "elsewhere.example.com"
     assert one.context.span_id != two.context.span_id
+    assert len(seen.durations()) == 2
 
 
-def test_the_callers_request_is_left_alone(driver: Any, worker: Any, node: Callable[..., Node], chat: Scope) -> None:
+def test_a_redirect_within_an_origin_is_another_attempt_and_full(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
     client = driver.client(node())
-    shared: dict[str, Any] = {}
-    request = client.build_request("POST", worker.url, content=b"x", extensions=shared)
-    before = list(request.headers.raw)
-    sent = client.send(request)
-    response = driver.run(sent) if driver.asynchronous else sent
-    assert request.headers.raw == before
-    assert response.request is request
-    assert shared == {}
+    for _ in range(3):
+        driver.post(client, worker.url)
+
+    def handler(request: Any) -> None:
+        if request.path == "/from":
+            request.status = 307
+            request.response_headers.append((b"location", b"/to"))
+
+    worker.handler = handler
+    assert driver.post(client, worker.url + "/from", json={"a": 1}, follow=True).status == 200
+    assert [(r.path, json.loads(r.body)) for r in worker.seen[3:]] == [("/from", {"a": 1}), ("/to", {"a": 1})]
+    assert worker.kinds()[3:] == ["ref", "full"]
+    assert seen.spans()[-1].attributes["http.request.resend_count"] == 1
+    driver.post(client, worker.url + "/to")
+    assert worker.kinds()[-1] == "ref"
+
+
+@pytest.mark.parametrize("status", [431, 494])
+@pytest.mark.parametrize("once", [False, True])
+def test_headers_that_are_too_large_are_left_out_once(
+    driver: Any, serve: Callable[..., Any], node: Callable[..., Node], chat: Scope, seen: Any, status: int, once: bool
+) -> None:
+    """Unless the body can't be sent a second time: then the answer is the application's."""
+    server = serve(aware=False)
+
+    def handler(request: Any) -> None:
+        if request.values("otelctx"):
+            request.status = status
+
+    server.handler = handler
+    client = driver.client(node())
+    TIER.set("gold")
+    content = driver.body([b"a", b"b"]) if once else b"ab"
+    assert driver.post(client, server.url, content=content).status == (status if once else 200)
+    assert [len(request.values("otelctx")) for request in server.seen] == ([1] if once else [1, 0])
+    assert driver.post(client, server.url).status == 200
+    assert [len(request.values("otelctx")) for request in server.seen][-1] == 0
+    if not once:
+        assert [request.body for request in server.seen[:2]] == [b"ab", b"ab"]
+        assert seen.spans()[1].attributes["http.request.resend_count"] == 1
+
+
+def test_a_get_is_full_until_its_path_has_acked_one(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    """An ack on a GET that a cache may keep is none, so a service says that it may not."""
+    worker.handler = lambda request: request.response_headers.append((b"cache-control", b"no-store"))
+    client = driver.client(node())
+    for _ in range(3):
+        driver.post(client, worker.url + "/chat")
+    for _ in range(2):
+        driver.request(client, "GET", worker.url + "/models")
+    assert worker.kinds()[3:] == ["full", "ref"]
+
+
+def test_a_body_of_more_than_64_kib_goes_with_a_full(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope
+) -> None:
+    client = driver.client(node())
+    for _ in range(3):
+        driver.post(client, worker.url)
+    for size in (65536, 65537):
+        driver.post(client, worker.url, content=b"x" * size)
+    driver.post(client, worker.url, json={"a": "x" * 65536})
+    assert worker.kinds()[3:] == ["ref", "full", "full"]
+    assert [len(request.body) for request in worker.seen[3:5]] == [65536, 65537]
 
 
 def test_one_baggage_header_with_the_applications_members_kept(
@@ -296,7 +331,7 @@ def test_one_baggage_header_with_the_applications_members_kept(
     TIER.set("a b")
     token = otel_context.attach(baggage.set_baggage("ctx", "1"))
     try:
-        driver.post(driver.client(node()), worker.url, headers={"Baggage": "own=2;p=x"})
+        driver.post(driver.client(node()), worker.url, headers=[("Baggage", "own=2;p=x")])
     finally:
         otel_context.detach(token)
     assert worker.seen[0].values("baggage") == ["own=2;p=x,ctx=1,clients.tier=a%20b"]
@@ -306,7 +341,7 @@ def test_trace_headers_of_the_callers_own_are_replaced(
     driver: Any, worker: Any, node: Callable[..., Node], seen: Any
 ) -> None:
     """Two of them would be read as none, or as the wrong one."""
-    driver.post(driver.client(node()), worker.url, headers={"TraceParent": f"00-{1:032x}-{1:016x}-01"})
+    driver.post(driver.client(node()), worker.url, headers=[("TraceParent", f"00-{1:032x}-{1:016x}-01")])
     (line,) = worker.seen[0].values("traceparent")
     assert line.split("-")[2] == format(seen.span().context.span_id, "016x")
 
@@ -319,7 +354,7 @@ def test_a_propagator_that_raises_costs_nothing(
             raise RuntimeError("somebody else's")
 
     propagator(Broken())
-    assert driver.post(driver.client(node()), worker.url).status_code == 200
+    assert driver.post(driver.client(node()), worker.url).status == 200
     assert worker.kinds() == ["full"]
     assert worker.seen[0].values("traceparent") == []
 
