@@ -5,7 +5,9 @@ A failed test shows the end of the log of every backend that it uses.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from otelctx.errors import ConfigError
-from otelctx.testing.backends import Backend, Collector, Jaeger, Launch, find, free_ports
+from otelctx.testing.backends import Backend, Collector, Jaeger, Launch, find, free_ports, poll
 
 _running: list[Backend] = []
 _BEFORE: pytest.StashKey[set[Backend]] = pytest.StashKey()
@@ -44,17 +46,17 @@ def pytest_runtest_makereport(
 def run_backend() -> Iterator[Callable[[Callable[[], Any]], Any]]:
     """Start a backend that runs to the end of the session, or skip because it is missing."""
     with ExitStack() as stack:
+        yield lambda make: _run(stack, make)
 
-        def run(make: Callable[[], Backend]) -> Backend:
-            try:
-                backend = stack.enter_context(make())
-            except ConfigError as exc:
-                pytest.skip(f"NO BACKEND: {exc}")
-            _running.append(backend)
-            stack.callback(_running.remove, backend)
-            return backend
 
-        yield run
+def _run(stack: ExitStack, make: Callable[[], Backend]) -> Backend:
+    try:
+        backend = stack.enter_context(make())
+    except ConfigError as exc:
+        pytest.skip(f"NO BACKEND: {exc}")
+    _running.append(backend)
+    stack.callback(_running.remove, backend)
+    return backend
 
 
 @pytest.fixture(scope="session")
@@ -117,27 +119,45 @@ class Redis(Backend):
 
 
 class Nginx(Backend):
-    """nginx with one server at ``url``, whose block holds ``directives``."""
+    """nginx with one server at ``url``, whose block holds ``directives``; ``around`` stands before that block."""
 
     url: str
 
-    def __init__(self, folder: Path, directives: str) -> None:
+    def __init__(self, folder: Path, directives: str, around: str = "") -> None:
         self.folder = folder
         self.directives = directives
+        self.around = around
         super().__init__(folder / "nginx.log")
 
     def plan(self) -> Launch:
-        (port,) = free_ports(1)
-        self.url = f"http://127.0.0.1:{port}"
+        (self._port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._write()
+        command = [_binary("nginx"), "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"), "-e", "stderr"]
+        return Launch(command, lambda: _listens(self._port))
+
+    def reload(self, directives: str) -> None:
+        """Go on with other ``directives``; returns when no connection is taken by the old ones any more."""
+        self.directives = directives
+        before = self._workers()
+        self._write()
+        self._process.send_signal(signal.SIGHUP)
+        poll(lambda: bool(now := self._workers()) and before.isdisjoint(now), lambda: True, "nginx", 10)
+
+    def _workers(self) -> set[str]:
+        pid = self._process.pid
+        return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+    def _write(self) -> None:
         temporary = "".join(
             f"{kind}_temp_path {self.folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         (self.folder / "nginx.conf").write_text(
-            f"pid {self.folder / 'nginx.pid'}; error_log stderr; worker_processes 1; daemon off; events {{}}"
-            f"http {{ access_log off; {temporary} server {{ listen 127.0.0.1:{port}; {self.directives} }} }}"
+            # A master that runs as root gives its workers away to a user who may not read the test's folder.
+            f"{'user root;' if os.geteuid() == 0 else ''} pid {self.folder / 'nginx.pid'}; error_log stderr; worker_processes 1; daemon off; events {{}}"
+            f"http {{ access_log off; {temporary} {self.around} "
+            f"server {{ listen 127.0.0.1:{self._port}; {self.directives} }} }}"
         )
-        command = [_binary("nginx"), "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"), "-e", "stderr"]
-        return Launch(command, lambda: _listens(port))
 
 
 def _binary(name: str) -> str:
@@ -161,6 +181,19 @@ def redis_server(run_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 def start_nginx(run_backend: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     """Start an nginx whose server block holds the directives given."""
     return lambda directives: run_backend(lambda: Nginx(tmp_path_factory.mktemp("nginx"), directives))
+
+
+@pytest.fixture
+def nginx(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Start an nginx for one test: ``nginx(directives, around)``, in a folder of its own."""
+    with ExitStack() as stack:
+
+        def start(directives: str, around: str = "") -> Backend:
+            folder = tmp_path / "nginx"
+            folder.mkdir()
+            return _run(stack, lambda: Nginx(folder, directives, around))
+
+        yield start
 
 
 @pytest.fixture
