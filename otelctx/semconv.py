@@ -60,6 +60,9 @@ TABLE_SINCE: Final[dict[int, int]] = {}
 
 HEADER: Final = "otelctx"
 ACK_HEADER: Final = "otelctx-ack"
+# The same over gRPC, where ``-bin`` metadata are bytes.
+FRAME_METADATA: Final = "otelctx-bin"
+ACK_METADATA: Final = "otelctx-ack-bin"
 TIMEOUT_HEADER: Final = "otelctx-timeout-ms"
 # Of a gateway's clients, and not under ``otelctx``: those are hop-by-hop and end at the edge.
 GATEWAY_SESSION_HEADER: Final = "x-otelctx-session"
@@ -121,6 +124,9 @@ HTTP_REQUEST_METHOD_ORIGINAL: Final = "http.request.method_original"
 HTTP_RESPONSE_STATUS_CODE: Final = "http.response.status_code"
 HTTP_ROUTE: Final = "http.route"
 HTTP_RESEND_COUNT: Final = "http.request.resend_count"
+RPC_SYSTEM: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_STATUS_CODE: Final = "rpc.response.status_code"
 URL_SCHEME: Final = "url.scheme"
 URL_PATH: Final = "url.path"
 URL_QUERY: Final = "url.query"
@@ -253,6 +259,8 @@ _HTTP_SERVER = (
     ERROR_TYPE,
 )
 _HTTP_CLIENT = (HTTP_REQUEST_METHOD, SERVER_ADDRESS, SERVER_PORT, HTTP_RESPONSE_STATUS_CODE, ERROR_TYPE)
+_RPC_SERVER = (RPC_SYSTEM, RPC_METHOD, RPC_STATUS_CODE, ERROR_TYPE)
+_RPC_CLIENT = (*_RPC_SERVER, SERVER_ADDRESS, SERVER_PORT)
 _GEN_AI = (GEN_AI_OPERATION, GEN_AI_PROVIDER, GEN_AI_REQUEST_MODEL)
 _UPSTREAM = (SERVER_ADDRESS, SERVER_PORT)
 
@@ -291,6 +299,8 @@ EVENTS: Final[dict[str, Event]] = {
 HTTP_SERVER_DURATION: Final = "http.server.request.duration"
 HTTP_SERVER_ACTIVE: Final = "http.server.active_requests"
 HTTP_CLIENT_DURATION: Final = "http.client.request.duration"
+RPC_SERVER_DURATION: Final = "rpc.server.call.duration"
+RPC_CLIENT_DURATION: Final = "rpc.client.call.duration"
 REQUEST_DURATION: Final = "gen_ai.server.request.duration"
 TIME_TO_FIRST_TOKEN: Final = "gen_ai.server.time_to_first_token"
 TIME_PER_OUTPUT_TOKEN: Final = "gen_ai.server.time_per_output_token"
@@ -323,6 +333,8 @@ METRICS: Final[dict[str, Metric]] = {
             (HTTP_REQUEST_METHOD, URL_SCHEME),
         ),
         Metric(HTTP_CLIENT_DURATION, "histogram", "s", "Duration of HTTP client requests", _HTTP_CLIENT, _HTTP_BOUNDS),
+        Metric(RPC_SERVER_DURATION, "histogram", "s", "Duration of inbound RPC calls", _RPC_SERVER, _HTTP_BOUNDS),
+        Metric(RPC_CLIENT_DURATION, "histogram", "s", "Duration of outbound RPC calls", _RPC_CLIENT, _HTTP_BOUNDS),
         Metric(REQUEST_DURATION, "histogram", "s", "Duration of a chat turn", (*_GEN_AI, ERROR_TYPE), _GEN_AI_BOUNDS),
         Metric(TIME_TO_FIRST_TOKEN, "histogram", "s", "Time to first token of successful turns", _GEN_AI, _TTFT_BOUNDS),
         Metric(TIME_PER_OUTPUT_TOKEN, "histogram", "s", "Time per token after the first", _GEN_AI, _TPOT_BOUNDS),
@@ -349,7 +361,7 @@ METRICS: Final[dict[str, Metric]] = {
         Metric(EVENTS_LATE, "counter", "{ack}", "Acks whose scope had ended when they came"),
         Metric(TELEMETRY_DROPPED, "counter", "{item}", "Telemetry lost before it left", (TELEMETRY_SIGNAL,)),
         Metric(GATEWAY_ACTIVE, "updowncounter", "{request}", "Requests and streams open at an upstream", _UPSTREAM),
-        Metric(GATEWAY_UP, "gauge", "1", "1 if an upstream gets requests, 0 while it is ejected or on trial", _UPSTREAM),
+        Metric(GATEWAY_UP, "gauge", "1", "1 if an upstream gets requests, 0 while it is ejected", _UPSTREAM),
         Metric(GATEWAY_RETRIES, "counter", "{request}", "Requests sent on to another upstream", (REASON,)),
         Metric(GATEWAY_EJECTIONS, "counter", "{ejection}", "Upstreams taken out for a while", (REASON,)),
         *(Metric(e.counter, "counter", "{event}", e.brief, (REASON, ACTION)) for e in EVENTS.values()),
