@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from otelctx import gateway, inference, serving, testing
+    from otelctx import gateway, grpc, inference, serving, testing
     from otelctx.asgi.middleware import ContextMiddleware, wrap
     from otelctx.clients.dispatch import instrument
     from otelctx.context.current import ContextKey, UpKey, session
@@ -29,6 +29,7 @@ __all__ = [
     "__version__",
     "configure",
     "gateway",
+    "grpc",
     "inference",
     "instrument",
     "serving",
@@ -46,6 +47,7 @@ _OWNERS = {
     "Window": "otelctx.context.state",
     "configure": "otelctx.sdk.configure",
     "gateway": "otelctx.gateway",
+    "grpc": "otelctx.grpc",
     "inference": "otelctx.inference",
     "instrument": "otelctx.clients.dispatch",
     "serving": "otelctx.serving",

@@ -24,6 +24,8 @@ _INSIDE_NETWORKS: Final = tuple(
     ipaddress.ip_network(text)
     for text in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 )
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _METADATA_NAMES: Final = frozenset(
     ("metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal", "metadata.tencentyun.com",
      "instance-data", "instance-data.ec2.internal")
@@ -33,7 +35,12 @@ _METADATA_ADDRESSES: Final = frozenset(
     for text in ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16",
                  "192.0.0.192", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254")
 )  # fmt: skip
+_METADATA_LABEL: Final = "instance-data."  # of each region of one cloud
+# The first 96 bits of IPv6 addresses that a translator (RFC 6052) or an old system sends on to the IPv4 address in the
+# rest.
+_TRANSLATED: Final = frozenset((0, 0x0064FF9B << 64))
 _MAX_DECISIONS: Final = 4096
+_MAX_HOST: Final = 260  # characters: the longest name or bracketed address, and a dot
 
 
 class Egress:
@@ -48,7 +55,7 @@ class Egress:
         """Raises :class:`~otelctx.errors.ConfigError` for an entry that is none of these."""
         self._names: set[tuple[str, int | None]] = set()
         self._suffixes: set[tuple[str, int | None]] = set()
-        self._networks: list[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, int | None]] = []
+        self._networks: list[tuple[_Network, int | None]] = []
         self._decided: dict[tuple[str, int | None], bool] = {}
         for item in allow:
             self._add(item.strip().lower())
@@ -64,53 +71,103 @@ class Egress:
             return
         except ValueError:
             pass
-        if host.startswith("*.") and _is_name(host[2:]):
-            self._suffixes.add((host[1:], port))
-        elif _is_name(host):
-            self._names.add((host, port))
-        else:
+        suffix = host.startswith("*.")
+        name = _normal(host[2:] if suffix else host)
+        if not _is_name(name):
             raise ConfigError(
                 f"OTELCTX_EGRESS_ALLOW: {item!r} is no host name, *.suffix, address or network, with or without :port"
             )
+        if suffix:
+            self._suffixes.add((f".{name}", port))
+        else:
+            self._names.add((name, port))
 
     def allows(self, host: str, port: int | None = None) -> bool:
         """Whether frames and our baggage may go to ``host``, as the URL has it."""
         key = (host, port)
         found = self._decided.get(key)
         if found is None:
+            if len(host) > _MAX_HOST:
+                return False
             if len(self._decided) >= _MAX_DECISIONS:
                 self._decided.clear()
-            found = self._decided[key] = self._decide(host.lower().rstrip(".").strip("[]"), port)
+            found = self._decided[key] = self._decide(_normal(host), port)
         return found
 
+    def listed(self, host: str, port: int | None = None) -> bool:
+        """Whether ``host`` is allowed by an entry of the configuration, and not merely for being inside."""
+        host = _normal(host)
+        address = _address(host)
+        if address is None:
+            return host not in _METADATA_NAMES and _is_name(host) and self._lists_name(host, port)
+        return not _is_metadata(address) and self._lists_address(address, port)
+
     def _decide(self, host: str, port: int | None) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
+        address = _address(host)
+        if address is None:
             return self._decide_name(host, port)
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        if address in _METADATA_ADDRESSES:
+        if _is_metadata(address):
             return False
-        if any(p in (None, port) and address.version == n.version and address in n for n, p in self._networks):
-            return True
-        return any(address.version == inside.version and address in inside for inside in _INSIDE_NETWORKS)
+        return self._lists_address(address, port) or any(
+            address.version == inside.version and address in inside for inside in _INSIDE_NETWORKS
+        )
 
     def _decide_name(self, host: str, port: int | None) -> bool:
-        if host in _METADATA_NAMES or not _is_name(host):
+        if host in _METADATA_NAMES or host.startswith(_METADATA_LABEL) or not _is_name(host):
             return False
+        return self._lists_name(host, port) or "." not in host or host.endswith(_INSIDE)
+
+    def _lists_address(self, address: _Address, port: int | None) -> bool:
+        return any(p in (None, port) and address.version == n.version and address in n for n, p in self._networks)
+
+    def _lists_name(self, host: str, port: int | None) -> bool:
         if {(host, None), (host, port)} & self._names:
             return True
-        if any(p in (None, port) and host.endswith(suffix) for suffix, p in self._suffixes):
-            return True
-        return "." not in host or host.endswith(_INSIDE)
+        return any(p in (None, port) and host.endswith(suffix) for suffix, p in self._suffixes)
 
 
 def view(state: State, registry: KeyRegistry) -> State:
     """The part of ``state`` that may leave this process: keys declared ``local`` stay. Keys that nobody declared here
     are passed on, since a service in the middle need not know what its neighbours agreed on."""
     local = registry.local
-    return state if local.isdisjoint(state) else state.drop(local)
+    return state if not local or local.isdisjoint(state) else state.drop(local)
+
+
+def _normal(host: str) -> str:
+    """``host`` as a resolver takes it: in lower case, without the dot of the root and the brackets of a literal, and in
+    the ASCII form of an international name. No characters if it is none."""
+    if host[:1] == "[" and host[-1:] == "]":
+        host = host[1:-1]
+    host = host.lower().removesuffix(".")
+    if host.isascii():
+        return host
+    try:
+        coded = host.encode("idna")
+        # Resolvers differ in what they make of characters that stand for others: full-width digits, a sharp s.
+        return coded.decode("ascii") if coded.decode("idna") == host else ""
+    except UnicodeError:
+        return ""
+
+
+def _address(host: str) -> _Address | None:
+    """The address that ``host`` is: without a zone, which says where it is and not whose, and IPv4 where it is that."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
+
+
+def _is_metadata(address: _Address) -> bool:
+    if address in _METADATA_ADDRESSES:
+        return True
+    if isinstance(address, ipaddress.IPv4Address):
+        return False
+    if int(address) >> 32 in _TRANSLATED:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) in _METADATA_ADDRESSES
+    return address.sixtofour in _METADATA_ADDRESSES
 
 
 def _split_port(item: str) -> tuple[str, int | None]:

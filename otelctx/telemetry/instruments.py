@@ -123,6 +123,8 @@ class Instruments:
         self.tally: Final = tally
         self.http_server_duration: Histogram = by_name[semconv.HTTP_SERVER_DURATION]
         self.http_client_duration: Histogram = by_name[semconv.HTTP_CLIENT_DURATION]
+        self.rpc_server_duration: Histogram = by_name[semconv.RPC_SERVER_DURATION]
+        self.rpc_client_duration: Histogram = by_name[semconv.RPC_CLIENT_DURATION]
         self.request_duration: Histogram = by_name[semconv.REQUEST_DURATION]
         self.time_to_first_token: Histogram = by_name[semconv.TIME_TO_FIRST_TOKEN]
         self.time_per_output_token: Histogram = by_name[semconv.TIME_PER_OUTPUT_TOKEN]
