@@ -17,6 +17,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
@@ -49,6 +50,8 @@ __all__ = [
     "to_header",
 ]
 
+# 64 entries put and 128 deleted, and what later versions may add. Fields are walked before it is known whose they are.
+_MAX_FIELDS: Final = 256
 _TRAILER: Final = b"\x7a\x11"  # field 15, length-delimited, 17 bytes: key id and MAC
 
 
@@ -96,7 +99,8 @@ def has_trailer(data: bytes) -> bool:
 def split_mac(data: bytes) -> tuple[bytes, bytes | None]:
     """``(body, mac)``: ``mac`` is key id and 16 bytes, or ``None`` if the message has no trailer.
 
-    Bytes that only look like a trailer, because they lie inside a value, are told apart by walking the fields.
+    Bytes that only look like a trailer, because they lie inside a value, are told apart by walking the fields. Raises
+    :class:`~otelctx.errors.MalformedFrame` over 256 of them.
     """
     if not has_trailer(data):
         return data, None
@@ -117,22 +121,25 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _starts_field(data: bytes, offset: int) -> bool:
+    """Whether a field starts at ``offset``, behind which the 19 bytes of a trailer follow."""
     at = 0
-    while at < offset:
-        tag, at = _varint(data, at)
+    for _ in range(_MAX_FIELDS):
+        if at >= offset:
+            return at == offset
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else _varint(data, at)
         wire_type = tag & 7
-        if wire_type == 0:
+        if wire_type == 2:
+            length, at = (data[at], at + 1) if at < offset and data[at] < 0x80 else _varint(data, at)
+            at += length
+        elif wire_type == 0:
             _, at = _varint(data, at)
         elif wire_type == 1:
             at += 8
-        elif wire_type == 2:
-            length, at = _varint(data, at)
-            at += length
         elif wire_type == 5:
             at += 4
         else:
             return False
-    return at == offset
+    raise MalformedFrame(f"more than {_MAX_FIELDS} fields")
 
 
 # --- entries ---
@@ -164,6 +171,8 @@ def _get_entry(message: pb.Entry, name: str, limit: int) -> Entry:
     if field is None:
         raise MalformedFrame("an entry without a value")
     value: Value = getattr(message, field)
+    if isinstance(value, str) and len(value) * 4 <= limit:
+        return entry(name, value)  # protobuf has seen to it that it is UTF-8
     try:
         return entry(name, normalise(value, limit))
     except ContextLimitExceeded as exc:
@@ -178,6 +187,7 @@ def _unique(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
+@lru_cache(maxsize=4096)
 def _key_name(key_id: int, name: str, table: Table, revision: int) -> str:
     """The key of an entry of a frame in ``revision``, or "" if there is none."""
     if name:
