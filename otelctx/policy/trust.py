@@ -29,6 +29,9 @@ MASTER_BYTES: Final = 16
 _LABEL: Final = b"otelctx/1\0"
 _TRAILER: Final = b"\x7a\x11"
 _HOUR: Final = 3600
+_MAX_HOPS: Final = 32  # proxies of ours in a row
+_MAX_HOP: Final = 56  # characters: the longest address, brackets and a port
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -184,12 +187,15 @@ class ClientTrust:
         if address is None or not self._proxies or not _within(address, self._proxies):
             return None if address is None else str(address)
         joined = ",".join(h.decode("latin-1") if isinstance(h, bytes) else h for h in forwarded_for)
-        for hop in reversed(joined.split(",")):
-            address = _address(hop.strip())
+        for _ in range(_MAX_HOPS):
+            joined, comma, hop = joined.rpartition(",")
+            address = _hop(hop.strip())
             if address is None:
                 return None  # garbage or empty: whoever stands behind it is unknown
             if not _within(address, self._proxies):
                 return str(address)
+            if not comma:
+                break
         return None  # proxies only: a proxy does not itself send context
 
     def proxy(self, peer: str | None) -> bool:
@@ -205,14 +211,32 @@ class ClientTrust:
         return address is not None and _within(address, self._clients)
 
 
-def _address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(text: str | None) -> _Address | None:
+    """A connection's address: IPv4 where it is that, and without the zone, in which any text could stand."""
     try:
         address = ipaddress.ip_address(text or "")
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
 
 
-def _within(address: ipaddress.IPv4Address | ipaddress.IPv6Address, nets: tuple[_Network, ...]) -> bool:
+def _hop(text: str) -> _Address | None:
+    """An address as a proxy writes it down, some with the port: ``192.0.2.1:4711``, ``[2001:db8::1]:4711``. A zone means
+    nothing beyond the machine that it is of."""
+    if len(text) > _MAX_HOP or "%" in text:
+        return None
+    if text.startswith("["):
+        text, _, port = text[1:].partition("]")
+        return _address(text) if ":" in text and (not port or _is_port(port)) else None
+    host, colon, port = text.partition(":")
+    return _address(host) if colon and "." in host and _is_port(f":{port}") else _address(text)
+
+
+def _is_port(text: str) -> bool:
+    return text[:1] == ":" and 0 < len(text[1:]) < 6 and text[1:].isascii() and text[1:].isdecimal()
+
+
+def _within(address: _Address, nets: tuple[_Network, ...]) -> bool:
     return any(address.version == net.version and address in net for net in nets)
