@@ -21,6 +21,7 @@ from otelctx.clients.abandoned import Released, hand_over
 from otelctx.clients.attempt import Attempt, Head, Others, Party, quiet, start, suppressed
 from otelctx.clients.handshake import arun, awithin
 from otelctx.clients.headers import Headers
+from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
 from otelctx.exchange.node import Node, default_node
@@ -149,7 +150,8 @@ async def _send(request: Any, handler: Any, attempt: Attempt) -> Any:
 def _head(response: Any) -> Head:
     version = response.version
     acks = [value for name, value in response.raw_headers if name.lower() == _ACK]
-    return Head(response.status, None if version is None else f"{version.major}.{version.minor}", acks)
+    spelled = None if version is None else f"{version.major}.{version.minor}"
+    return Head(response.status, spelled, acks, too_large(response.status, response.headers))
 
 
 async def _drop(response: Any) -> None:

@@ -31,6 +31,7 @@ __all__ = ["Attempt", "Head", "Others", "Party", "quiet", "start", "suppressed"]
 
 _SUPPRESS: Final = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
 _SUPPRESS_HTTP: Final = getattr(otel_context, "_SUPPRESS_HTTP_INSTRUMENTATION_KEY", "suppress_http_instrumentation")
+_TOO_LARGE: Final = 431
 _BY_US: Final = otel_context.create_key("otelctx-suppressed")
 
 # Modules that instrument the same library, and would make a second span if they are loaded.
@@ -38,11 +39,15 @@ Others = tuple[str, ...]
 
 
 class Head(NamedTuple):
-    """A response head: its status, ``1.1`` or ``2`` if it is known, and the values of its ``otelctx-ack`` lines."""
+    """A response head: its status, ``1.1`` or ``2`` if it is known, and the values of its ``otelctx-ack`` lines.
+
+    ``too_large``: whatever the status, something on the way has refused the request's headers for their size.
+    """
 
     status: int
     version: str | None
     acks: Sequence[bytes | str]
+    too_large: bool
 
 
 def suppressed() -> bool:
@@ -143,8 +148,8 @@ class Attempt:
 
     def answered(self, head: Head) -> bool:
         """The response head is here. Whether this response is to be dropped, and :meth:`again` sent."""
-        exchange, point, (status, version, acks) = self._exchange, self._point, head
-        verdict = exchange.close(status, acks, monotonic(), time())
+        exchange, point, (status, version, acks, too_large) = self._exchange, self._point, head
+        verdict = exchange.close(_TOO_LARGE if too_large else status, acks, monotonic(), time())
         point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         values: dict[str, Any] = {semconv.HTTP_RESPONSE_STATUS_CODE: status}
         if version is not None:

@@ -24,6 +24,7 @@ from otelctx.clients.abandoned import Released
 from otelctx.clients.attempt import Attempt, Head, Others, Party, quiet, start, suppressed
 from otelctx.clients.handshake import run, within
 from otelctx.clients.headers import Headers
+from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
 from otelctx.exchange.node import Node, default_node
@@ -200,7 +201,9 @@ def _head(response: Any) -> Head:
     several = getattr(getattr(raw, "headers", None), "getlist", None)
     one = response.headers.get(ACK_HEADER)
     acks = several(ACK_HEADER) if several is not None else [] if one is None else [one]
-    return Head(response.status_code or 0, _VERSIONS.get(getattr(raw, "version", None) or 0), acks)
+    status = response.status_code or 0
+    version = _VERSIONS.get(getattr(raw, "version", None) or 0)
+    return Head(status, version, acks, too_large(status, response.headers))
 
 
 def _watch(raw: Any, attempt: Attempt) -> None:

@@ -7,7 +7,7 @@ never removes information: a link that stops acking is sent more, not less.
     AWARE       the origin acks                                REF, DELTA or FULL, whichever it can read and is smallest
     MIXED       it acks on some paths only                     per path as AWARE or as UNKNOWN
     FULL_ONLY   it kept losing bases; ten minutes              FULL
-    W3C_ONLY    our header is too much for it; ten minutes     none
+    W3C_ONLY    our header is too much for it; ten minutes     none; baggage unless that is too much as well
 
 Theory of operation
     A reply is first reduced to one :class:`Event`, by its status, its ack and whether the frame was compact. Three
@@ -107,6 +107,7 @@ RESENDS: Final[Mapping[Event, Verdict]] = {
     Event.BASE_LOST: Verdict.RESEND_FULL,
     Event.HEADER_REFUSED: Verdict.RESEND_PLAIN,
 }
+_TOO_LARGE: Final = (431, 494)
 _BASE_LOST: Final = frozenset((Event.BASE_LOST, Event.NACKED_BASE))
 _APP_RAN_WITHOUT: Final = frozenset((Event.SILENT, Event.NACKED_BASE, Event.NACKED_ROOT, Event.NACKED_TABLE))
 
@@ -146,6 +147,7 @@ class Sender:
     __slots__ = (
         "_acks",
         "_baggage",
+        "_bare",
         "_boots",
         "_epoch",
         "_held",
@@ -172,6 +174,7 @@ class Sender:
         self._until = float("inf")
         self._epoch = 0
         self._acks = 0
+        self._bare = False  # our baggage is too much for the origin, too
         self._paths: OrderedDict[str, int] = OrderedDict()
         self._held = HeldBases(limits)
         self._boots = BootIds(limits)
@@ -192,6 +195,7 @@ class Sender:
         sends = SENDS[self.state]
         aware = self.state is not LinkState.MIXED or self._path_acks(path) >= self._limits.acks_until_aware
         baggage = self._baggage == "always" or (self._baggage == "until_ack" and (sends.baggage or not aware))
+        baggage = baggage and not self._bare
         frame = None
         if sends.frames and state:
             may = sends.compact and aware and not must_be_full and not (safe and self._path_acks(path) == 0)
@@ -216,7 +220,7 @@ class Sender:
         """Learn from a reply. Returns what to do next, and whether context was lost: a compact frame went to an origin
         that did not read it, and the app there ran without."""
         if offer.frame is None:
-            return Verdict.DONE, False
+            return self._close_plain(offer, reply), False
         ack = reply.ack
         if ack is not None and ack.root != offer.frame.root[:BASE_BYTES]:
             ack = None  # of another exchange: a cache or a confused proxy
@@ -234,6 +238,14 @@ class Sender:
         elif event is Event.SILENT:  # out of date as to the state; but that path did not understand
             self._paths.pop(offer.path, None)
         return verdict, lost
+
+    def _close_plain(self, offer: Offer, reply: Reply) -> Verdict:
+        """Of an exchange without a frame one thing is to be learned: whether our baggage alone is too large."""
+        if not offer.baggage or reply.status not in _TOO_LARGE:
+            return Verdict.DONE
+        if offer.epoch == self._epoch:
+            self._bare = True
+        return Verdict.RESEND_PLAIN if reply.replayable else Verdict.DONE
 
     def failed(self, offer: Offer) -> None:
         """No reply at all: nothing is learned."""
@@ -277,6 +289,7 @@ class Sender:
         self.state = target
         self._epoch += 1
         self._acks = 0
+        self._bare = False
         self._until = now + self._limits.penalty if target in AFTER_PENALTY else float("inf")
 
     def _expire(self, now: float) -> None:
@@ -297,7 +310,7 @@ def _event(offer: Offer, reply: Reply, ack: Ack | None) -> Event:
 
 
 def _unacked(offer: Offer, reply: Reply) -> Event:
-    if reply.status in (431, 494):
+    if reply.status in _TOO_LARGE:
         return Event.HEADER_REFUSED
     if reply.status == 412 and offer.compact and reply.idempotent:
         return Event.BASE_LOST  # the request has no precondition that could have failed: the ack was stripped

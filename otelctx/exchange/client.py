@@ -194,8 +194,8 @@ class ClientExchange:
         once; ``headers``, ``members`` and ``kind`` are then those of the second attempt.
         """
         offer, link, request = self._offer, self._link, self._request
-        if offer is None or link is None:
-            return Verdict.DONE
+        if offer is None or link is None or not (self.headers or self.members):
+            return Verdict.DONE  # nothing of ours went out: what came says nothing of it
         ack = self._read(ack_lines, unix)
         replayable = request.body is not None and not self._resent
         reply = Reply(status, ack, replayable, request.safe, request.idempotent)

@@ -136,7 +136,7 @@ class WebSockets:
     @staticmethod
     def _answered(attempt: Attempt, status: int, headers: Any) -> None:
         acks = headers.get_all(ACK_HEADER) if headers is not None else []
-        attempt.answered(Head(status, "1.1", acks))  # a handshake is never repeated
+        attempt.answered(Head(status, "1.1", acks, too_large=False))  # a handshake is never repeated
 
 
 async def deny(scope: Scope, send: Send, error: OtelctxError) -> None:

@@ -204,6 +204,20 @@ def test_a_header_that_is_too_large_is_left_out_for_ten_minutes(status: int) -> 
     assert link.reply(link.offer(), status, replayable=False) is Verdict.DONE
 
 
+@pytest.mark.parametrize("status", [431, 494])
+def test_baggage_that_is_too_large_as_well_is_left_out_until_the_ten_minutes_end(status: int) -> None:
+    link = Link()
+    link.reply(link.offer(), status)
+    early = link.offer()
+    assert link.reply(early, status) is Verdict.RESEND_PLAIN
+    assert (link.offer().frame, link.offer().baggage) == (None, False)
+    assert link.reply(link.offer(), status) is Verdict.DONE, "nothing of ours was in it"
+    link.now = 600
+    assert (link.kind(), link.offer().baggage) == ("FULL", True)
+    assert link.reply(early, status, replayable=False) is Verdict.DONE
+    assert link.offer().baggage, "what began before the state changed does not count"
+
+
 def test_an_ack_of_another_exchange_is_as_good_as_none() -> None:
     link = Link()
     for _ in range(5):

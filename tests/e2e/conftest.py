@@ -152,9 +152,10 @@ class Nginx(Backend):
         temporary = "".join(
             f"{kind}_temp_path {self.folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
+        # A master that runs as root gives its workers away to a user who may not read the test's folder.
+        user = "user root;" if os.geteuid() == 0 else ""
         (self.folder / "nginx.conf").write_text(
-            # A master that runs as root gives its workers away to a user who may not read the test's folder.
-            f"{'user root;' if os.geteuid() == 0 else ''} pid {self.folder / 'nginx.pid'}; error_log stderr; worker_processes 1; daemon off; events {{}}"
+            f"{user} pid {self.folder / 'nginx.pid'}; error_log stderr; worker_processes 1; daemon off; events {{}}"
             f"http {{ access_log off; {temporary} {self.around} "
             f"server {{ listen 127.0.0.1:{self._port}; {self.directives} }} }}"
         )

@@ -137,6 +137,7 @@ class Worker:
         self.options = options
         self.aware = aware
         self.headers: list[tuple[bytes, bytes]] = []
+        self.status = 200
         self.arrived: list[dict[str, list[str]]] = []
         self.served = 0
         self.url = ""
@@ -166,8 +167,8 @@ class Worker:
             "source": "none" if found is None else found.source,
             "incomplete": found is not None and found.incomplete,
         }
-        headers = [(b"content-type", b"application/json"), *self.headers]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        headers = [*self.headers] or [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
 
 
