@@ -228,8 +228,8 @@ def _hop(text: str) -> _Address | None:
     if len(text) > _MAX_HOP or "%" in text:
         return None
     if text.startswith("["):
-        text, _, port = text[1:].partition("]")
-        return _address(text) if ":" in text and (not port or _is_port(port)) else None
+        text, bracket, port = text[1:].partition("]")
+        return _address(text) if bracket and ":" in text and (not port or _is_port(port)) else None
     host, colon, port = text.partition(":")
     return _address(host) if colon and "." in host and _is_port(f":{port}") else _address(text)
 
