@@ -8,6 +8,7 @@ from typing import Final
 from otelctx.asgi.types import Headers
 from otelctx.clients.attempt import Attempt, Party, start
 from otelctx.clients.attempt import Head as Answered
+from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.gateway.connection import Connection
 from otelctx.gateway.failures import BadResponse, ClientGone, ConnectFailed, UpstreamFailure
@@ -36,6 +37,10 @@ def encode(method: str, target: bytes, headers: Headers) -> bytes:
     if data.count(b"\n") != len(headers) + 2 or data.count(b"\r") != len(headers) + 2:
         raise BadResponse("a header has a line break")
     return data
+
+
+def _texts(headers: Headers) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
 
 
 class Outbound:
@@ -68,7 +73,8 @@ class Outbound:
             self._inbound.send(connection, data)
             answer = await connection.head(self._timeouts.first_byte)
             acks = [value for name, value in answer.headers if name == _ACK]
-            resend = self._attempt.answered(Answered(answer.status, answer.version, acks))
+            refused = too_large(answer.status, _texts(answer.headers) if answer.status == 400 else {})
+            resend = self._attempt.answered(Answered(answer.status, answer.version, acks, refused))
             self._answered = True
             if not resend:
                 self._judge(answer)
