@@ -12,7 +12,7 @@ from opentelemetry import context as otel_context
 from otelctx.grpc.call import ClientCall, size_of, start, suppressed
 from otelctx.grpc.client import target_of
 from otelctx.grpc.party import Party
-from otelctx.grpc.status import name_of
+from otelctx.grpc.status import by_this_side, name_of
 from otelctx.grpc.target import Target
 
 __all__ = ["AioClient"]
@@ -88,14 +88,15 @@ async def _over(call: ClientCall, inner: Any) -> bool:
     except BaseException as error:
         call.failed(error)
         raise
-    return await _report(call, inner)
+    return await _report(call, inner, initial=True)
 
 
-async def _report(call: ClientCall, inner: Any) -> bool:
-    """``inner`` is over: all that it is asked here is known."""
-    code, cancelled = name_of(await inner.code()), inner.cancelled()
-    trailing, initial = await inner.trailing_metadata(), await inner.initial_metadata()
-    return call.answered(code, await inner.details(), trailing, initial, cancelled=cancelled)
+async def _report(call: ClientCall, inner: Any, *, initial: bool = False) -> bool:
+    """``inner`` is over: all that it is asked here is known. The initial metadata only matter to a unary answer."""
+    code, details = name_of(await inner.code()), await inner.details()
+    trailing, first = await inner.trailing_metadata(), await inner.initial_metadata() if initial else None
+    cancelled = code == "CANCELLED" and by_this_side(details)
+    return call.answered(code, details, trailing, first, cancelled=cancelled)
 
 
 def _watch(call: ClientCall, inner: Any) -> None:

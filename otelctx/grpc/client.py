@@ -109,11 +109,11 @@ class _Interceptor(
             request = _within(request, call.context)
         outcome = send(call, continuation, details, request)
         while outcome.done():
-            if not report(call, outcome):
+            if not report(call, outcome, initial=True):
                 return outcome
             call = call.again()
             outcome = send(call, continuation, details, request)
-        return UnaryFuture(call, outcome, continuation, details, request)
+        return UnaryFuture(call, outcome, continuation, details, request, initial=body is not None)
 
     def _stream(self, continuation: Any, details: Any, request: Any) -> Any:
         if suppressed():

@@ -41,8 +41,12 @@ def send(call: ClientCall, continuation: Any, details: Any, request: Any) -> Any
         otel_context.detach(token)
 
 
-def report(call: ClientCall, outcome: Any) -> bool:
-    """``outcome`` is over: tell ``call``, and whether it has to be sent again."""
+def report(call: ClientCall, outcome: Any, *, initial: bool = False) -> bool:
+    """``outcome`` is over: tell ``call``, and whether it has to be sent again.
+
+    ``initial``: its initial metadata are known, too. To ask for those of a stream waits for them, even at its end, and
+    in the thread that would bring them it waits for ever.
+    """
     if not hasattr(outcome, "code"):
         return call.answered("OK", None, ())
     code = outcome.code()
@@ -56,16 +60,19 @@ def report(call: ClientCall, outcome: Any) -> bool:
             call.failed(error)
             return False
     cancelled = code is StatusCode.CANCELLED and outcome.cancelled()
-    return call.answered(
-        name_of(code), outcome.details(), outcome.trailing_metadata(), outcome.initial_metadata(), cancelled=cancelled
-    )
+    first = outcome.initial_metadata() if initial else None
+    return call.answered(name_of(code), outcome.details(), outcome.trailing_metadata(), first, cancelled=cancelled)
 
 
 class UnaryFuture:
     """Both ``grpc.Future`` and ``grpc.Call``. It is done when what came back is in the scope, and not before."""
 
-    def __init__(self, call: ClientCall, inner: Any, continuation: Any, details: Any, request: Any) -> None:
+    def __init__(
+        self, call: ClientCall, inner: Any, continuation: Any, details: Any, request: Any, *, initial: bool
+    ) -> None:
+        """``initial``: see :func:`report`."""
         self._call = call
+        self._initial = initial
         self._inner = inner
         self._again = (continuation, details, request)
         self._lock = Lock()
@@ -80,7 +87,7 @@ class UnaryFuture:
 
     def _over(self) -> None:
         """In a thread of gRPC, which must not wait."""
-        if report(self._call, self._inner) and not self._cancelled:
+        if report(self._call, self._inner, initial=self._initial) and not self._cancelled:
             self._call = self._call.again()
             self._inner = send(self._call, *self._again)
             if self._cancelled:  # in between

@@ -66,7 +66,8 @@ async def _aopen(party: Party, method: str, context: Any) -> AioServicer:
 def _failed(servicer: Servicer, error: BaseException) -> None:
     """The handler has raised ``error``: on gRPC's behalf, because nobody waits any more, or by mistake."""
     call = servicer.own
-    if isinstance(error, _GONE):
+    if isinstance(error, _GONE) or (isinstance(error, grpc.RpcError) and servicer.gone()):
+        # Of the second kind are the requests of a stream, once the client has gone.
         call.end(servicer.status(cancelled=True))
     elif servicer.aborted:
         call.end(servicer.status())

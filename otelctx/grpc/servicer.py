@@ -113,12 +113,13 @@ class Servicer:
 
     def status(self, *, cancelled: bool = False) -> str:
         """The name of the status that the call ends with. A client that has gone is told from one out of time."""
-        if cancelled or (self._code is None and self._gone()):
+        if cancelled or (self._code is None and self.gone()):
             left = self._inner.time_remaining()
             return "DEADLINE_EXCEEDED" if left is not None and left <= 0 else "CANCELLED"
         return name_of(self._code)
 
-    def _gone(self) -> bool:
+    def gone(self) -> bool:
+        """Whether the client has, as far as this context can tell."""
         active = getattr(self._inner, "is_active", None)
         return active is not None and not active()
 
@@ -154,7 +155,7 @@ class AioServicer(Servicer):
         await self.aseal(unary=True)
         await self.abort(ABORTED_BY, REFUSAL)
 
-    def _gone(self) -> bool:
+    def gone(self) -> bool:
         return bool(self._inner.cancelled())
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpc import StatusCode
 
-__all__ = ["ABORTED_BY", "SERVER_ERRORS", "http_status", "name_of"]
+__all__ = ["ABORTED_BY", "SERVER_ERRORS", "by_this_side", "http_status", "name_of"]
 
 # https://opentelemetry.io/docs/specs/semconv/rpc/grpc/: of a server's answers only these are its own failures.
 SERVER_ERRORS: Final = frozenset(
@@ -16,6 +16,8 @@ ABORTED_BY: Final = StatusCode.FAILED_PRECONDITION  # how a frame without its ba
 _NAMES: Final = {code.value[0]: code.name for code in StatusCode}
 # What a status is to the sender, which is written in terms of HTTP. Others say nothing about a context that was sent.
 _HTTP: Final = {"OK": 200, "FAILED_PRECONDITION": 412}
+# The words of grpc.aio, which takes any CANCELLED for a cancellation: by these it is one of this side.
+_LOCAL: Final = ("Locally cancelled", "Cancelled upon garbage collection")
 _TOO_LARGE: Final = "metadata size exceeds"  # gRPC core's words, by RESOURCE_EXHAUSTED, which applications use too
 
 
@@ -33,3 +35,8 @@ def http_status(name: str, details: str | None) -> int:
     if name == "RESOURCE_EXHAUSTED" and _TOO_LARGE in (details or ""):
         return 431
     return _HTTP.get(name, 500)
+
+
+def by_this_side(details: str | None) -> bool:
+    """Whether a call of ``grpc.aio`` that ended as CANCELLED was cancelled here."""
+    return (details or "").startswith(_LOCAL)

@@ -49,7 +49,7 @@ class Seen:
                 "tier": TIER.get(),
                 "source": None if scope is None else scope.source,
                 "incomplete": scope is not None and scope.incomplete,
-                "metadata": {key: value for key, value in context.invocation_metadata() or ()},
+                "metadata": dict(context.invocation_metadata() or ()),
                 "trace": trace.get_current_span().get_span_context().trace_id,
                 "thread": threading.current_thread().name,
             }
@@ -70,7 +70,7 @@ class Arrivals(grpc.ServerInterceptor):
         self.seen = seen
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
-        self.seen.metadata.append({key: value for key, value in details.invocation_metadata})
+        self.seen.metadata.append(dict(details.invocation_metadata))
         return continuation(details)
 
 
@@ -79,7 +79,7 @@ class AioArrivals(grpc.aio.ServerInterceptor):
         self.seen = seen
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        self.seen.metadata.append({key: value for key, value in details.invocation_metadata})
+        self.seen.metadata.append(dict(details.invocation_metadata))
         return await continuation(details)
 
 
@@ -328,7 +328,9 @@ def serve(node: Callable[..., Node], there: Report) -> Iterator[Callable[..., Se
     """Starts servers: by default with our interceptors and a node of their own."""
     running: list[Server] = []
 
-    def start(style: str = "sync", *, chain: Callable[[list[Any]], list[Any]] = lambda ours: ours, **more: Any) -> Server:
+    def start(
+        style: str = "sync", *, chain: Callable[[list[Any]], list[Any]] = lambda ours: ours, **more: Any
+    ) -> Server:
         settings = more.pop("settings", {})
         own = node(**settings)
         server = Server(style, lambda: chain(interceptors(node=own, **there.options)), **more)

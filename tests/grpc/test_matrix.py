@@ -114,7 +114,7 @@ def test_a_handler_that_fails_is_an_error_of_the_server_and_still_acks(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_abort_is_the_applications_answer_and_keeps_its_metadata(
-    pair: Any, kind: str, chat: Any, here: Any, there: Any
+    pair: Any, kind: str, chat: Any, here: Any, there: Any, eventually: Any
 ) -> None:
     client, server = pair
 
@@ -129,6 +129,7 @@ def test_an_abort_is_the_applications_answer_and_keeps_its_metadata(
     trailing = dict(caught.value.trailing_metadata())
     assert trailing["x-why"] == "because"
     assert isinstance(trailing["otelctx-ack-bin"], bytes)
+    eventually(lambda: len(there.spans()) == 1)  # an aio server answers before the handler has been left
     ours, theirs = here.span(), there.span()
     assert ours.attributes["error.type"] == "NOT_FOUND"
     assert "error.type" not in theirs.attributes, "the client is wrong, says the server"
