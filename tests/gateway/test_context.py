@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -244,3 +245,26 @@ def test_a_worker_that_can_not_be_reached_is_an_error_on_both_spans(
     outgoing, edge_span = seen.spans()
     assert outgoing.attributes["error.type"] == edge_span.attributes["error.type"]
     assert outgoing.attributes["error.type"] == "otelctx.gateway.failures.ConnectFailed"
+
+
+def test_a_strangers_deadline_ends_at_the_edge_and_a_hops_goes_on_shorter(
+    client: Any, traced: Any, inside: Any
+) -> None:
+    lefts: list[float | None] = []
+
+    async def app(request: Any) -> None:
+        scope = current_scope()
+        assert scope is not None
+        lefts.append(None if scope.deadline is None else scope.deadline - monotonic())
+        assert request.values("otelctx-timeout-ms") == []
+        await request.answer()
+
+    inside.handler = app
+    client.post(traced.url, content=b"{}", headers={"otelctx-timeout-ms": "5000"})
+    hop = instrument(client, node=Node(Settings(keys=traced.gateway.node.settings.keys)))
+    with session("chat-1", timeout=5.0):
+        hop.post(traced.url, content=b"{}")
+    stranger, trusted = lefts
+    assert stranger is None
+    assert trusted is not None
+    assert 3 < trusted < 4.85, "rounded down at each of two hops"
