@@ -31,9 +31,10 @@ async def respond(send: Send, status: int, headers: Sequence[tuple[bytes, bytes]
 
 
 async def drained(scope: Scope, receive: Receive) -> bool:
-    """Read the request's body if it is known to be small. ``False``: an HTTP/1 connection must be closed.
+    """Read the request's body if it is small. ``False``: an HTTP/1 connection must be closed.
 
-    A server that answers with a body unread on a connection that it keeps open makes the client fail.
+    A server that answers with a body unread on a connection that it keeps open makes the client fail; and Hypercorn
+    drops an HTTP/2 connection with all its streams when a piece of a body comes after the response.
     """
     headers = {name.lower(): value for name, value in scope["headers"]}
     if b"transfer-encoding" in headers or b"expect" in headers:
@@ -41,7 +42,9 @@ async def drained(scope: Scope, receive: Receive) -> bool:
     length = headers.get(b"content-length", b"0")
     if not length.isdigit() or len(length) > 9 or int(length) > _MAX_DRAIN:
         return False
-    while (message := await receive())["type"] == "http.request":
+    read = 0  # HTTP/2 need not say a length
+    while read <= _MAX_DRAIN and (message := await receive())["type"] == "http.request":
         if not message.get("more_body", False):
             return True
+        read += len(message.get("body", b""))
     return False

@@ -91,7 +91,8 @@ class HttpRequest:
     async def _refuse(self) -> None:
         status, headers, body = self._entry.exchange.refusal()
         lines = list(headers)
-        if self._scope.get("http_version", "1.1").startswith("1") and not await drained(self._scope, self._receive):
+        read = await drained(self._scope, self._receive)
+        if not read and self._scope.get("http_version", "1.1").startswith("1"):
             lines.append((b"connection", b"close"))
         await respond(self.send, status, lines, body)
 

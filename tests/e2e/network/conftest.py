@@ -139,6 +139,7 @@ class Worker:
         self.headers: list[tuple[bytes, bytes]] = []
         self.status = 200
         self.arrived: list[dict[str, list[str]]] = []
+        self.versions: list[str] = []
         self.served = 0
         self.url = ""
         self.port = 0
@@ -154,6 +155,7 @@ class Worker:
         for name, value in scope["headers"]:
             lines.setdefault(name.decode(), []).append(value.decode("latin-1"))
         self.arrived.append(lines)
+        self.versions.append(scope["http_version"])
         await self._entry(scope, receive, send)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
