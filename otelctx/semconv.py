@@ -313,6 +313,7 @@ SESSION_LOOKUPS: Final = "otelctx.session.lookups"
 FRAMES: Final = "otelctx.context.frames"
 FRAME_BYTES: Final = "otelctx.context.frame.bytes"
 EVENTS_LATE: Final = "otelctx.context.late"
+MISTYPED: Final = "otelctx.context.mistyped"
 GATEWAY_ACTIVE: Final = "otelctx.gateway.active_requests"
 GATEWAY_UP: Final = "otelctx.gateway.upstream.up"
 GATEWAY_RETRIES: Final = "otelctx.gateway.retries"
@@ -359,6 +360,7 @@ METRICS: Final[dict[str, Metric]] = {
         Metric(FRAMES, "counter", "{frame}", "Context frames and acks by kind", (FRAME_KIND, FRAME_DIRECTION)),
         Metric(FRAME_BYTES, "counter", "By", "Header bytes of frames and acks", (FRAME_KIND, FRAME_DIRECTION)),
         Metric(EVENTS_LATE, "counter", "{ack}", "Acks whose scope had ended when they came"),
+        Metric(MISTYPED, "counter", "{read}", "Reads of context keys that a peer has sent with another type"),
         Metric(TELEMETRY_DROPPED, "counter", "{item}", "Telemetry lost before it left", (TELEMETRY_SIGNAL,)),
         Metric(GATEWAY_ACTIVE, "updowncounter", "{request}", "Requests and streams open at an upstream", _UPSTREAM),
         Metric(GATEWAY_UP, "gauge", "1", "1 if an upstream gets requests, 0 while it is ejected", _UPSTREAM),

@@ -18,6 +18,7 @@ from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
 from otelctx.context.current import attach, detach
 from otelctx.exchange.node import Node, default_node
+from otelctx.telemetry.instruments import instruments
 
 __all__ = ["EXCHANGE", "ContextMiddleware", "wrap"]
 
@@ -106,6 +107,8 @@ class ContextMiddleware:
         finally:
             detach(tokens)
             entry.exchange.close()
+            if entry.scope.mistyped:
+                instruments(settings.meter_provider).mistyped.add(entry.scope.mistyped)
             scope.pop(EXCHANGE, None)
 
 

@@ -232,7 +232,10 @@ class ContextKey(_Handle[T]):
         """The value here, or ``default``; also ``default`` if a peer sent it with another type."""
         binding = _binding()
         found = binding.entry(self.spec.name) if binding is not None else None
-        if found is None or found.kind is not self.spec.kind:
+        if binding is None or found is None:
+            return default
+        if found.kind is not self.spec.kind:
+            binding.scope.mistook()
             return default
         return cast("T", found.value)
 

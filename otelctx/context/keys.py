@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final, Literal
 
 from otelctx.errors import ConfigError, ContextLimitExceeded, ContextTypeError
+from otelctx.semconv import INCOMPLETE
 
 __all__ = ["Flow", "KeyRegistry", "KeySpec", "Kind", "Rule", "Value", "Visibility", "check", "kind_of", "normalise"]
 
@@ -85,6 +86,8 @@ class KeyRegistry:
         self.local: set[str] = set()  # names of the keys that never leave the process
 
     def declare(self, spec: KeySpec) -> KeySpec:
+        if spec.name == INCOMPLETE:
+            raise ConfigError(f"key {INCOMPLETE!r} is otelctx's own; read ``scope.incomplete`` instead")
         known = self._specs.setdefault(spec.name, spec)
         if known.flow == "local":
             self.local.add(known.name)

@@ -76,7 +76,7 @@ class Token:
 class Scope:
     """Down state, up values and window report of one request or session block. Safe to use from any thread or task."""
 
-    __slots__ = ("_ended", "_lock", "_state", "_taken", "_ups", "_window", "deadline", "parent", "source")
+    __slots__ = ("_ended", "_lock", "_state", "_taken", "_ups", "_window", "deadline", "mistyped", "parent", "source")
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class Scope:
         self._taken: dict[str, UpValue] = {}
         self._window: Window | None = None
         self._ended = False
+        self.mistyped = 0  # reads of keys that a peer has sent with another type than they are declared with
         self.source: Source = source
         self.parent = parent
         # Monotonic seconds by which everything in here is to be answered; an inner scope's is never later.
@@ -143,6 +144,11 @@ class Scope:
             for name, up in ups.items():
                 self._ups[name] = up.joined(self._ups.get(name))
             return True
+
+    def mistook(self) -> None:
+        """A key was read whose value is of another type here: it is absent, and the shell counts it."""
+        with self._lock:
+            self.mistyped += 1
 
     def up(self, name: str) -> Value | None:
         found = self._ups.get(name)

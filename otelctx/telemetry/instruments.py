@@ -133,6 +133,7 @@ class Instruments:
         self.kv_tokens: Counter = by_name[semconv.KV_TOKENS]
         self.session_lookups: Counter = by_name[semconv.SESSION_LOOKUPS]
         self.late: Counter = by_name[semconv.EVENTS_LATE]
+        self.mistyped: Counter = by_name[semconv.MISTYPED]
         self.telemetry_dropped: Counter = by_name[semconv.TELEMETRY_DROPPED]
         self.gateway_retries: Counter = by_name[semconv.GATEWAY_RETRIES]
         self.gateway_ejections: Counter = by_name[semconv.GATEWAY_EJECTIONS]

@@ -361,3 +361,19 @@ async def test_what_is_recorded_after_the_head_comes_with_the_sessions_next_ack(
         assert SPENT.get() == 0
         await caller.post()
         assert SPENT.get() == 5
+
+
+async def test_a_key_that_the_caller_types_otherwise_is_absent_and_counted(rig: Any, ok: Any) -> None:
+    from otelctx.exchange.server import Scope
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        here = current_scope()
+        assert isinstance(here, Scope)
+        here._state = here.state.put("asgi.exchange.tier", 7)  # as a caller with another declaration would send it
+        assert TIER.get() is None
+        assert TIER.get("none") == "none"
+        await ok(send)
+
+    r = rig(app, node=keyed())
+    await r.request("GET", "/")
+    assert [point.value for point in r.points("otelctx.context.mistyped")] == [2]

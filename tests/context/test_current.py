@@ -141,10 +141,13 @@ def test_bound_raises_where_the_value_is_set() -> None:
             pass
 
 
-def test_a_value_that_a_peer_sent_with_another_type_is_absent() -> None:
-    tokens = attach(Context(), Scope(EMPTY.put("limit.tokens.total", "many")))
+def test_a_value_that_a_peer_sent_with_another_type_is_absent_and_counted_and_goes_on_as_it_came() -> None:
+    scope = Scope(EMPTY.put("limit.tokens.total", "many"))
+    tokens = attach(Context(), scope)
     assert LIMIT.get() is None
     assert LIMIT.get(5) == 5
+    assert scope.mistyped == 2
+    assert scope.state.root == snapshot().root == EMPTY.put("limit.tokens.total", "many").root
     detach(tokens)
 
 

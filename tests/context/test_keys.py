@@ -34,6 +34,12 @@ def test_a_declaration_that_means_nothing_says_why(kwargs: dict[str, object], me
         KeySpec(**({"name": "a.key"} | kwargs))  # type: ignore[arg-type]
 
 
+def test_the_mark_of_incompleteness_is_nobodys_to_declare() -> None:
+    """Else an application could take off what must stick."""
+    with pytest.raises(ConfigError, match=r"scope\.incomplete"):
+        KeyRegistry().declare(KeySpec("otelctx.incomplete", bool))
+
+
 def test_the_place_of_a_declaration_does_not_make_it_another_one() -> None:
     registry = KeyRegistry()
     first = registry.declare(KeySpec("a", int, declared="x.py:1"))

