@@ -160,7 +160,7 @@ def _target(request: PreparedRequest, sent: int, full: bool) -> Target:
         raw_path=request.path_url.encode(),
         userinfo=bool(url.username or url.password),
         body=_body(request.body),
-        headers=_present(request),
+        headers=_present(request, "replace"),
         sent=sent,
         full=full,
     )
@@ -172,10 +172,10 @@ def _body(body: Any) -> int | None:
     return len(body) if isinstance(body, bytes) else 0 if body is None else None
 
 
-def _present(request: PreparedRequest) -> Headers:
-    """The headers as http.client writes them; what it can't write is its own to complain of."""
+def _present(request: PreparedRequest, errors: str = "strict") -> Headers:
+    """The headers as http.client writes them. Raises its UnicodeEncodeError for what it can't write."""
     return [
-        (name.encode("latin-1", "replace"), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
+        (name.encode("latin-1", errors), value if isinstance(value, bytes) else value.encode("latin-1", errors))
         for name, value in request.headers.items()
     ]
 
@@ -184,12 +184,12 @@ def _copy(request: PreparedRequest, attempt: Attempt) -> PreparedRequest:
     """The same request with other headers. The session's own is what a redirect to another origin is made from."""
     before = request.headers
     headers = type(before)()
-    for name, value in attempt.headers(_present(request)):
-        key = name.decode("latin-1")
-        text = value.decode("latin-1")
-        # The very value where it is the same one still: urllib3 and adapters may tell by it.
-        old = before.get(key)
-        headers[key] = old if isinstance(old, bytes) and old == value else text
+    for raw_name, raw in attempt.headers(_present(request)):
+        name, value = raw_name.decode("latin-1"), raw.decode("latin-1")
+        old: Any = before.get(name)
+        headers[name] = (
+            old if isinstance(old, bytes) and old == raw else value
+        )  # one that was given as bytes stays that
     copied: PreparedRequest = object.__new__(type(request))
     vars(copied).update(vars(request))
     copied.headers = headers

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import shutil
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
 
@@ -115,10 +118,9 @@ async def _respond(send: Any, status: int, headers: list[tuple[bytes, bytes]], c
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
-    config = uvicorn.Config(
-        app, port=0, http="h11", loop="asyncio", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
-    )
+def running(app: Any, **options: Any) -> Iterator[str]:
+    fixed: dict[str, Any] = {"http": "h11", "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
+    config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=1, **fixed, **options)
     served = uvicorn.Server(config)
     thread = threading.Thread(target=served.run)
     thread.start()
@@ -180,6 +182,23 @@ def serve(node: Callable[..., Node], sockets: Callable[[], tuple[Socket, str]]) 
     yield start
     for socket in used:
         socket.app = None
+
+
+@pytest.fixture
+def secured(node: Callable[..., Node], tmp_path: Path) -> Iterator[tuple[Worker, Path]]:
+    """A worker behind TLS, at https://localhost, and the certificate to trust."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = [openssl, "req", *kind, "-keyout", str(key), "-out", str(certificate), *name]
+    subprocess.run(command, check=True, capture_output=True)
+    worker = Worker(node())
+    with running(worker, ssl_certfile=certificate, ssl_keyfile=key) as url:
+        worker.url = url.replace("http://127.0.0.1", "https://localhost")
+        yield worker, certificate
 
 
 @pytest.fixture

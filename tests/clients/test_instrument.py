@@ -11,8 +11,10 @@ import httpx
 import pytest
 
 from otelctx.clients import abandoned
+from otelctx.clients import aiohttp as aiohttp_shell
+from otelctx.clients import httpx as httpx_shell
+from otelctx.clients import requests as requests_shell
 from otelctx.clients.dispatch import instrument
-from otelctx.clients.httpx import instrument as instrument_httpx
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
 from otelctx.exchange.node import Node, set_default_node
@@ -29,10 +31,17 @@ def test_a_subclass_is_what_its_base_is(node: Callable[..., Node]) -> None:
 
 @pytest.mark.parametrize("thing", [object(), None, httpx, httpx.Client])
 def test_what_can_not_be_instrumented_is_told_what_can(thing: object) -> None:
-    with pytest.raises(ConfigError, match=r"httpx\.Client, httpx\.AsyncClient, httpx2\.Client, httpx2\.AsyncClient"):
+    with pytest.raises(
+        ConfigError, match=r"httpx\.Client, .*httpx2\.AsyncClient, requests\.Session, aiohttp\.ClientSession"
+    ):
         instrument(thing)
-    with pytest.raises(ConfigError, match="not a client of httpx"):
-        instrument_httpx(thing)
+    for shell, what in (
+        (httpx_shell, "client of httpx"),
+        (requests_shell, "session of requests"),
+        (aiohttp_shell, "aiohttp"),
+    ):
+        with pytest.raises(ConfigError, match=f"not a .*{what}"):
+            shell.instrument(thing)
 
 
 def test_a_wrong_environment_is_reported_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,16 +52,17 @@ def test_a_wrong_environment_is_reported_before_the_first_request(monkeypatch: p
     set_default_node(None)
 
 
-def test_neither_library_is_imported_before_a_client_is_there() -> None:
+def test_no_library_is_imported_before_a_client_of_it_is_there() -> None:
     code = (
-        "import sys, otelctx.clients.dispatch, otelctx.clients.httpx\n"
-        "print([m for m in ('httpx', 'httpx2', 'opentelemetry.sdk') if m in sys.modules])\n"
-        "import httpx\n"
-        "otelctx.clients.dispatch.instrument(httpx.Client())\n"
-        "print('httpx2' in sys.modules)"
+        "import sys, otelctx.clients.dispatch, otelctx.clients.httpx, otelctx.clients.requests, otelctx.clients.aiohttp\n"
+        "known = ('httpx', 'httpx2', 'requests', 'urllib3', 'aiohttp', 'opentelemetry.sdk')\n"
+        "print([m for m in known if m in sys.modules])\n"
+        "import requests\n"
+        "otelctx.clients.dispatch.instrument(requests.Session())\n"
+        "print([m for m in known if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split("\n")[:2] == ["[]", "False"]
+    assert out.stdout.split("\n")[:2] == ["[]", "['requests', 'urllib3']"]
 
 
 # where a request goes

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
+import aiohttp
 import httpx
 import httpx2
+import requests
 from fastapi import FastAPI
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -46,6 +48,16 @@ def ask_sync(url: str) -> httpx2.Client:
     TIER.reset(token)
     SPENT.record(3)
     return otelctx.instrument(httpx2.Client(base_url=url))
+
+
+async def other_clients(url: str) -> None:
+    with requests.Session() as session:
+        assert_type(otelctx.instrument(session), requests.Session)
+        otelctx.instrument(session).post(url, json={"a": 1}).raise_for_status()
+    async with aiohttp.ClientSession() as asession:
+        assert_type(otelctx.instrument(asession), aiohttp.ClientSession)
+        async with otelctx.instrument(asession).get(url) as response:
+            await response.read()
 
 
 def openai_client(url: str) -> AsyncOpenAI:

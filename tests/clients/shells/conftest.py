@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -50,12 +52,14 @@ class Driver:
         return self._runner.run(wait(), context=copy_context())
 
     def client(self, node: Node, **options: Any) -> Any:
-        """``proxy`` is the URL of a proxy for everything; other options are the library's."""
+        """``proxy`` is the URL of a proxy for everything, ``ca`` the file of a certificate to trust; with
+        ``environment`` that of the process counts too. Other options are the library's."""
         made = self.plain(**options)
         seen = self.seen
         return instrument(made, node=node, tracer_provider=seen.tracers, meter_provider=seen.meters)
 
-    def plain(self, **options: Any) -> Any:
+    def plain(self, *, environment: bool = False, ca: Path | None = None, **options: Any) -> Any:
+        """The client before it is instrumented."""
         raise NotImplementedError
 
     def request(self, client: Any, method: str, url: str, **options: Any) -> Reply:
@@ -99,9 +103,14 @@ class Driver:
             jobs = [pool.submit(copy_context().run, self.post, client, url) for _ in range(times)]
             return [job.result().status for job in jobs]
 
-    def close(self) -> None:
-        for client in self.clients:
+    def hang_up(self) -> None:
+        """Close all clients, and with them their connections."""
+        while self.clients:
+            client = self.clients.pop()
             self.run(client.aclose() if hasattr(client, "aclose") else client.close())
+
+    def close(self) -> None:
+        self.hang_up()
         if self._runner is not None:
             self._runner.close()
 
@@ -130,9 +139,10 @@ class Httpx(Driver):
         self.refused, self.cut = f"{library}.ConnectError", f"{library}.RemoteProtocolError"
         self.late = f"{library}.ReadTimeout"
 
-    def plain(self, **options: Any) -> Any:
+    def plain(self, *, environment: bool = False, ca: Path | None = None, **options: Any) -> Any:
         cls = self.library.AsyncClient if self.asynchronous else self.library.Client
-        self.clients.append(cls(trust_env=False, **options))
+        verify = True if ca is None else ssl.create_default_context(cafile=ca)
+        self.clients.append(cls(trust_env=environment, verify=verify, **options))
         return self.clients[-1]
 
     def start(self, client: Any, method: str, url: str, follow: bool = False, **options: Any) -> Callable[[], Reply]:
@@ -192,11 +202,12 @@ class Requests(Driver):
     refused, cut = "requests.exceptions.ConnectionError", "urllib3.exceptions.ProtocolError"
     late = "requests.exceptions.ReadTimeout"
 
-    def plain(self, proxy: str | None = None) -> Any:
+    def plain(self, *, environment: bool = False, ca: Path | None = None, proxy: str | None = None) -> Any:
         self.raised = self.library.exceptions.ChunkedEncodingError
         made = self.library.Session()
-        made.trust_env = False
-        made.proxies = {} if proxy is None else {"http": proxy}
+        made.trust_env = environment
+        made.verify = True if ca is None else str(ca)
+        made.proxies = {} if proxy is None else {"http": proxy, "https": proxy}
         self.clients.append(made)
         return made
 
@@ -236,11 +247,13 @@ class Aiohttp(Driver):
     refused, cut = "aiohttp.client_exceptions.ClientConnectorError", "aiohttp.client_exceptions.ClientPayloadError"
     late = "TimeoutError"
 
-    def plain(self, **options: Any) -> Any:
+    def plain(self, *, environment: bool = False, ca: Path | None = None, **options: Any) -> Any:
         self.raised = self.library.ClientPayloadError
+        verify = True if ca is None else ssl.create_default_context(cafile=ca)
 
         async def make() -> Any:
-            return self.library.ClientSession(**options)
+            connector = self.library.TCPConnector(ssl=verify)
+            return self.library.ClientSession(connector=connector, trust_env=environment, **options)
 
         self.clients.append(self.run(make()))
         return self.clients[-1]
