@@ -105,3 +105,29 @@ def test_nothing_else_decides_by_the_environment() -> None:
         if "os.environ" in path.read_text() or "getenv" in path.read_text()
     }
     assert {r for r in readers if r[0] not in ("demo", "testing")} == {("settings.py",), ("sdk", "environment.py")}
+
+
+def test_keys_come_from_a_file_in_lines_or_with_commas(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for text in (f"1:{SECRET},2:{SECRET}", f"1:{SECRET}\n2:{SECRET}\n", f"  1:{SECRET} , 2:{SECRET}\r\n"):
+        path.write_text(text)
+        settings = Settings.from_env({"OTELCTX_KEYS_FILE": str(path)})
+        assert [key.partition(":")[0] for key in settings.keys.split(",") if key] == ["1", "2"]
+        assert settings.keys_file == path
+        assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize("text", [None, "", " \n", ",", "nonsense", "1:YWJj", "\u00e4", "x" * 70_000])
+def test_a_file_without_good_keys_is_told_at_start(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "keys"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match="OTELCTX_KEYS") as caught:
+        Settings.from_env({"OTELCTX_KEYS_FILE": str(path)})
+    assert "x" * 100 not in str(caught.value)
+
+
+def test_keys_in_two_places_are_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"1:{SECRET}")
+    with pytest.raises(ConfigError, match="both set"):
+        Settings.from_env({"OTELCTX_KEYS": f"1:{SECRET}", "OTELCTX_KEYS_FILE": str(tmp_path / "keys")})

@@ -97,6 +97,9 @@ def read(raw: Headers) -> Inbound:
             repeated.setdefault(name, [first[name]]).append(value)
         else:
             first[name] = value
+    if _TRACEPARENT in repeated:
+        # Two parents contradict each other, and none is believed: the trace begins anew, as W3C's test suite has it.
+        del repeated[_TRACEPARENT], first[_TRACEPARENT]
     return Inbound(raw, first, repeated, any(name.startswith(_OURS) for name in first))
 
 

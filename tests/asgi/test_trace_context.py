@@ -155,3 +155,23 @@ def test_our_own_reading_of_traceparent_is_the_propagators(value: bytes) -> None
         _STANDARD.extract({"traceparent": [text]}, otel_context.Context())
     ).get_span_context()
     assert ours == theirs or text.endswith("\n")
+
+
+@pytest.mark.parametrize("second", ["00-" + "c" * 32 + "-" + "d" * 16 + "-01", "", PARENT["traceparent"], "rubbish"])
+@pytest.mark.parametrize("how", ["lines", "joined", "turned"])
+async def test_of_two_parents_none_is_believed(rig: Any, ok: Any, second: str, how: str) -> None:
+    """A proxy that adds its own to the client's sends two lines, or one with a comma. To take one of them would be to
+    guess; to fail would cost the request."""
+    first = PARENT["traceparent"]
+    lines = [first, second] if how == "lines" else [second, first] if how == "turned" else [f"{first},{second}"]
+    r = rig(lambda scope, receive, send: ok(send))
+    response = await r.request(headers=[(b"traceparent", line.encode()) for line in lines])
+    assert response.status == 200
+    assert r.span.parent is None
+
+
+async def test_a_tracestate_of_several_lines_is_one_list(rig: Any, ok: Any) -> None:
+    r = rig(lambda scope, receive, send: ok(send))
+    lines = [(b"traceparent", PARENT["traceparent"].encode()), (b"tracestate", b"a=1,"), (b"tracestate", b",b=2")]
+    await r.request(headers=lines)
+    assert dict(r.span.context.trace_state) == {"a": "1", "b": "2"}

@@ -83,3 +83,50 @@ def test_values_round_trip_in_characters_that_every_baggage_parser_reads_alike(v
 
 def test_raw_bytes_are_read_as_utf8_though_they_should_have_been_encoded(registry: KeyRegistry) -> None:
     assert parse(["t=gr\u00fc\u00df".encode()], registry).ours == {"t": "gr\u00fc\u00df"}
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("t=gold" + "," * 63, True),  # 64 members, most of them empty
+        ("t=gold" + "," * 64, False),
+        ("t=gold" + ",=" * 63, True),
+        ("t=gold" + ",=" * 64, False),  # members that are none count as well
+        ("t=gold,k=" + "x" * (8192 - 9), True),
+        ("t=gold,k=" + "x" * (8192 - 8), False),
+        ("t=gold," + " " * (8192 - 7), True),
+        ("t=gold," + " " * (8192 - 6), False),
+    ],
+)
+def test_separators_blanks_and_members_that_are_none_count(registry: KeyRegistry, line: str, read: bool) -> None:
+    assert parse([line], registry).ours == ({"t": "gold"} if read else {})
+
+
+def test_lines_are_counted_together_and_in_bytes(registry: KeyRegistry) -> None:
+    """Several lines are one list, with commas between them."""
+    line = b"t=gold,k=" + "\u00fc".encode() * 2043
+    assert len(line) == 4095
+    assert parse([line, b"x" * 4096], registry).ours == {"t": "gold"}
+    assert parse([line, b"x" * 4097], registry).ours == {}
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("t=%0d%0aX-Evil:%201", "\r\nX-Evil: 1"), ("t=%00", "\0"), ("t=a%2Cb%3Bc%3Dd", "a,b;c=d"), ("t=%25", "%")],
+)
+def test_control_characters_that_came_encoded_go_out_encoded(registry: KeyRegistry, member: str, value: str) -> None:
+    """A decoded line break that is written raw splits a header, or makes every call of a strict client fail."""
+    found = parse([member], registry)
+    assert found.ours == {"t": value}
+    (text,) = members(EMPTY.put("t", found.ours["t"]), registry).values()
+    assert not set(text) & set("\r\n\0,; =")
+    assert parse([f"t={text}"], registry).ours == {"t": value}
+
+
+@pytest.mark.parametrize("member", ["t=%ff", "t=%C3%28", "t=%ED%A0%80", "t=\xff"])
+def test_what_is_no_utf8_never_becomes_a_text(registry: KeyRegistry, member: str) -> None:
+    assert parse([member], registry).ours == {}
+
+
+def test_of_a_name_that_comes_twice_the_first_counts(registry: KeyRegistry) -> None:
+    assert parse([",, t=gold,", "t=lead,,"], registry).ours == {"t": "gold"}
