@@ -18,6 +18,7 @@ __all__ = ["Settings", "read_keys"]
 UntrustedTrace = Literal["continue", "link"]
 OnUnknownBase = Literal["resync", "proceed"]
 BaggageMode = Literal["until_ack", "always", "never"]
+Frames = Literal["auto", "never"]
 Events = Literal["span", "log", "both"]
 CaptureContent = Literal["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"]
 
@@ -41,6 +42,7 @@ class Settings:
     OTELCTX_UNTRUSTED_TRACE   a stranger's trace: ``continue`` or ``link``           continue
     OTELCTX_ON_UNKNOWN_BASE   ``resync`` (412, resent once) or ``proceed``           resync
     OTELCTX_BAGGAGE           our public keys in baggage: until_ack, always, never   until_ack
+    OTELCTX_FRAMES            ``never``: only W3C headers go out, no frames           auto
     OTELCTX_EVENTS            events on the ``span``, as a ``log`` record, ``both``  span
     OTELCTX_API_KEY           whose sessions ``otelctx show window`` looks at        none
     OTELCTX_CACHE_DIR         prepared models and built backends                     XDG cache
@@ -61,6 +63,7 @@ class Settings:
     untrusted_trace: UntrustedTrace = "continue"
     on_unknown_base: OnUnknownBase = "resync"
     baggage: BaggageMode = "until_ack"
+    frames: Frames = "auto"
     events: Events = "span"
     cache_dir: Path = field(default_factory=lambda: _cache_dir({}))
     capture_content: CaptureContent = "NO_CONTENT"
@@ -88,6 +91,7 @@ class Settings:
             untrusted_trace=_choice(env, "OTELCTX_UNTRUSTED_TRACE", "continue", get_args(UntrustedTrace)),
             on_unknown_base=_choice(env, "OTELCTX_ON_UNKNOWN_BASE", "resync", get_args(OnUnknownBase)),
             baggage=_choice(env, "OTELCTX_BAGGAGE", "until_ack", get_args(BaggageMode)),
+            frames=_choice(env, "OTELCTX_FRAMES", "auto", get_args(Frames)),
             events=_choice(env, "OTELCTX_EVENTS", "span", get_args(Events)),
             cache_dir=_cache_dir(env),
             capture_content=_choice(env, _CAPTURE, "NO_CONTENT", get_args(CaptureContent)),

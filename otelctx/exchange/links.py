@@ -27,11 +27,12 @@ class Link:
 class Links:
     """Links by origin, least recently used first out over ``limits.link_bytes``. Safe to use from any thread."""
 
-    __slots__ = ("_baggage", "_bytes", "_limits", "_links", "_lock")
+    __slots__ = ("_baggage", "_bytes", "_limits", "_links", "_lock", "_w3c_only")
 
-    def __init__(self, limits: Limits, baggage: BaggageMode) -> None:
+    def __init__(self, limits: Limits, baggage: BaggageMode, *, w3c_only: bool = False) -> None:
         self._limits = limits
         self._baggage: BaggageMode = baggage
+        self._w3c_only = w3c_only
         self._bytes = 0
         self._lock = Lock()
         self._links: OrderedDict[Origin, Link] = OrderedDict()
@@ -50,7 +51,7 @@ class Links:
             if link is not None:
                 self._links.move_to_end(origin)
                 return link
-            link = self._links[origin] = Link(Sender(self._limits, baggage=self._baggage))
+            link = self._links[origin] = Link(Sender(self._limits, baggage=self._baggage, w3c_only=self._w3c_only))
             self._bytes += link.bytes
             self._shrink()
             return link

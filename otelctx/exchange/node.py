@@ -99,7 +99,7 @@ class Node:
         self._reads: dict[tuple[bytes | str, int], Read] = {}
         self._acks: dict[tuple[bytes | str, int], Ack] = {}
         self._receiver = Receiver(self._bases, on_unknown_base=self.settings.on_unknown_base)
-        self.links = Links(self.limits, self.settings.baggage)
+        self.links = Links(self.limits, self.settings.baggage, w3c_only=self.settings.frames == "never")
         self.pending = Pending()
         if self.shared is not None:
             self.shared.forget()

@@ -101,6 +101,15 @@ def test_bound_values_go_out_and_local_ones_stay(wire: Any, chat: Scope) -> None
     assert dict(inbound.scope.state) == {"session.id": "chat-42", "exchange.prompt": "there"}
 
 
+def test_told_so_a_process_sends_w3c_headers_alone(wire: Any, chat: Scope, node: Callable[..., Node]) -> None:
+    TIER.set("gold")
+    wire.caller = node(frames="never")
+    for _ in range(4):
+        exchange = wire.begin()
+        assert (exchange.headers, exchange.kind, exchange.members) == ([], None, {"exchange.tier": "gold"})
+        assert exchange.close(200, [], 1.0, 1.0) is Verdict.DONE
+
+
 # who gets it
 
 
