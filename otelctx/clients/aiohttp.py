@@ -99,6 +99,7 @@ class _Attempts:
         self._sent += 1
         send = partial(_send, request, handler)
         response, attempt = await arun(attempt, _OTHERS, send=send, head=_head, drop=_drop)
+        self._sent = attempt.sent
         self._watch(response, attempt)
         return response
 

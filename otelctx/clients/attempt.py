@@ -134,6 +134,11 @@ class Attempt:
         """Whether it has not been ended yet."""
         return self._live
 
+    @property
+    def sent(self) -> int:
+        """How often the request has been sent with this attempt."""
+        return self._resend + 1
+
     def sending_context(self, others: Others) -> Context:
         """``context``, in which none of ``others`` makes a span."""
         return quiet(others, self.context)

@@ -101,7 +101,7 @@ class _Wrapper:
     def _start(self, request: Any) -> Attempt:
         url, headers = request.url, request.headers.raw
         sent = request.extensions.get(_SENT, 0)
-        request.extensions = {**request.extensions, _SENT: sent + 1}  # the dict may be one that other requests share
+        self._count(request, sent + 1)
         target = Target.of(
             method=request.method,
             scheme=url.scheme,
@@ -114,6 +114,10 @@ class _Wrapper:
             sent=sent,
         )
         return start(self._party, target)
+
+    @staticmethod
+    def _count(request: Any, sent: int) -> None:
+        request.extensions = {**request.extensions, _SENT: sent}  # the dict may be one that other requests share
 
     def _body(self, stream: Any) -> int | None:
         if not isinstance(stream, self._library.ByteStream):
@@ -154,6 +158,7 @@ class SyncTransport(_Wrapper):
             head=self._head,
             drop=lambda response: response.close(),
         )
+        self._count(request, attempt.sent)
         return self._watched(response, attempt, False)
 
     def _send(self, request: Any, attempt: Attempt) -> Any:
@@ -186,6 +191,7 @@ class AsyncTransport(_Wrapper):
             head=self._head,
             drop=lambda response: response.aclose(),
         )
+        self._count(request, attempt.sent)
         return self._watched(response, attempt, True)
 
     async def _send(self, request: Any, attempt: Attempt) -> Any:

@@ -134,9 +134,10 @@ class Adapter:
 
         attempt = start(self._party, _target(request, sent, _may_repeat(self._inner)))
         response, attempt = run(attempt, _OTHERS, send=send, head=_head, drop=lambda response: response.close())
+        vars(request)[_SENT] = attempt.sent
         response.request = request
         # Authentication that takes two requests sends the second one through this.
-        response.connection = type(self)(self._inner, self._party, sent + 1)
+        response.connection = type(self)(self._inner, self._party, attempt.sent)
         _watch(response.raw, attempt)
         return response
 

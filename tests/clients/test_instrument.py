@@ -54,7 +54,8 @@ def test_a_wrong_environment_is_reported_before_the_first_request(monkeypatch: p
 
 def test_no_library_is_imported_before_a_client_of_it_is_there() -> None:
     code = (
-        "import sys, otelctx.clients.dispatch, otelctx.clients.httpx, otelctx.clients.requests, otelctx.clients.aiohttp\n"
+        "import sys, otelctx.clients.dispatch\n"
+        "import otelctx.clients.httpx, otelctx.clients.requests, otelctx.clients.aiohttp\n"
         "known = ('httpx', 'httpx2', 'requests', 'urllib3', 'aiohttp', 'opentelemetry.sdk')\n"
         "print([m for m in known if m in sys.modules])\n"
         "import requests\n"

@@ -274,6 +274,25 @@ def test_a_redirect_within_an_origin_is_another_attempt_and_full(
     assert worker.kinds()[-1] == "ref"
 
 
+def test_what_has_been_sent_again_is_counted_through_a_redirect(
+    driver: Any, worker: Any, node: Callable[..., Node], chat: Scope, seen: Any
+) -> None:
+    client = driver.client(node())
+    for _ in range(3):
+        driver.post(client, worker.url)
+
+    def handler(request: Any) -> None:
+        if request.path == "/from":
+            request.status = 307
+            request.response_headers.append((b"location", b"/to"))
+
+    worker.node, worker.handler = node(), handler
+    driver.post(client, worker.url + "/from", follow=True)
+    spans = [span.attributes for span in seen.spans()[3:]]
+    statuses = [(a["http.response.status_code"], a.get("http.request.resend_count")) for a in spans]
+    assert statuses == [(412, None), (307, 1), (200, 2)]
+
+
 @pytest.mark.parametrize("status", [431, 494])
 @pytest.mark.parametrize("once", [False, True])
 def test_headers_that_are_too_large_are_left_out_once(
