@@ -48,7 +48,7 @@ from otelctx.delta.held import HeldBases
 from otelctx.delta.limits import BASE_BYTES, MAX_FRAME_BYTES, Limits
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
 from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Receiver, Run
-from otelctx.errors import ContextLimitExceeded, ProtocolError
+from otelctx.errors import ConfigError, ContextLimitExceeded, ProtocolError
 from otelctx.exchange.node import Node, default_node
 from otelctx.policy.egress import view
 from otelctx.policy.trust import ACK, FRAME
@@ -107,6 +107,8 @@ class StreamLink:
     - ``host`` and ``port`` of the other end are what the egress policy is asked about; without a ``host``, to make the
       link is to allow it
 
+    Raises :class:`~otelctx.errors.ConfigError` if it shall sign and has no key.
+
     Memory is bounded: about 1 MiB for what the other end has sent and 64 KiB for what it has been sent.
     """
 
@@ -124,6 +126,8 @@ class StreamLink:
         self._duplex = duplex
         self._trusted = trusted
         self._signed = bool(self._node.keyring) if signed is None else signed
+        if self._signed and not self._node.keyring:
+            raise ConfigError("a signed link needs a key: set OTELCTX_KEYS")
         self._allowed = host is None or self._node.egress.allows(host, port)
         self._lock = Lock()
         self._order = Lock()
@@ -226,8 +230,11 @@ class StreamLink:
 
     # receiving
 
-    def decode(self, data: bytes) -> Received:
-        """What a message's bytes come to. Never raises, whatever they are."""
+    def decode(self, data: bytes | bytearray | memoryview | str) -> Received:
+        """What a message's bytes come to. Never raises, whatever they are; text, which a websocket's peer may send
+        instead, is none."""
+        if isinstance(data, str):
+            return self._ignored("malformed")
         if not data:
             return Received(Scope())
         if data[:1] == _CONTROL:

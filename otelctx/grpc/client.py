@@ -95,10 +95,10 @@ class _Interceptor(
         return self._unary(continuation, client_call_details, request_iterator, None)
 
     def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return self._stream(continuation, client_call_details, request)
+        return self._stream(continuation, client_call_details, request, streams=False)
 
     def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return self._stream(continuation, client_call_details, request_iterator)
+        return self._stream(continuation, client_call_details, request_iterator, streams=True)
 
     def _unary(self, continuation: Any, details: Any, request: Any, body: int | None) -> Any:
         """``continuation`` returns when the call is over, or at once if the application asked for a future."""
@@ -115,11 +115,11 @@ class _Interceptor(
             outcome = send(call, continuation, details, request)
         return UnaryFuture(call, outcome, continuation, details, request, initial=body is not None)
 
-    def _stream(self, continuation: Any, details: Any, request: Any) -> Any:
+    def _stream(self, continuation: Any, details: Any, request: Any, *, streams: bool) -> Any:
         if suppressed():
             return continuation(details, request)
         call = self._start(details, None)
-        if hasattr(request, "__next__"):
+        if streams:
             request = _within(request, call.context)
         return _Stream(call, send(call, continuation, details, request))
 

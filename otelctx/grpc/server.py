@@ -12,7 +12,7 @@ import grpc
 
 from otelctx.grpc.handling import ServerCall
 from otelctx.grpc.party import Party
-from otelctx.grpc.servicer import AioServicer, Servicer
+from otelctx.grpc.servicer import AioServicer, Servicer, SyncServicer
 
 __all__ = ["wrap"]
 
@@ -51,7 +51,7 @@ def wrap(handler: Any, party: Party, method: str) -> Any:
 def _open(party: Party, method: str, context: Any) -> Servicer:
     call = ServerCall(party, method, context.invocation_metadata(), context.peer())
     call.begin()
-    return Servicer(context, call)
+    return SyncServicer(context, call)
 
 
 async def _aopen(party: Party, method: str, context: Any) -> AioServicer:

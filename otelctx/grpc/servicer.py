@@ -17,14 +17,14 @@ from otelctx.grpc.metadata import MAX_BYTES, foreign, weigh
 from otelctx.grpc.status import ABORTED_BY, name_of
 from otelctx.semconv import ACK_METADATA
 
-__all__ = ["AioServicer", "Servicer"]
+__all__ = ["AioServicer", "Servicer", "SyncServicer"]
 
 REFUSAL: Final = "the context frame refers to a state that is not held here; repeat the call with a full one"
 _ROOM: Final = MAX_BYTES - 512 - 64  # what an ack takes at most
 
 
 class Servicer:
-    """A context with blocking methods: of a sync server, or of a sync handler in an aio server.
+    """What both have in common; here with the methods of a sync one.
 
     ``aborted``: the call has been ended with a status on purpose, by an exception of gRPC's own.
     """
@@ -124,6 +124,10 @@ class Servicer:
         return active is not None and not active()
 
 
+class SyncServicer(Servicer):
+    """A context with blocking methods: of a sync server, or of a sync handler in an aio server."""
+
+
 class AioServicer(Servicer):
     """A context of an aio server, whose methods that send are coroutines."""
 
@@ -159,5 +163,5 @@ class AioServicer(Servicer):
         return bool(self._inner.cancelled())
 
 
-grpc.ServicerContext.register(Servicer)
+grpc.ServicerContext.register(SyncServicer)
 grpc.aio.ServicerContext.register(AioServicer)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from otelctx.context.current import REGISTRY, ContextKey, session
 from otelctx.delta.codec import decode_frame, split_mac
+from otelctx.errors import ConfigError
 from otelctx.exchange.node import Node
 from otelctx.exchange.stream import Received, StreamLink
 from otelctx.settings import Settings
@@ -193,6 +194,18 @@ def test_whatever_comes_nothing_is_raised_and_nothing_believed(data: bytes) -> N
         received = link.decode(data)
         assert received.scope.source == "none" or not data.startswith(b"\0")
         assert link.decode(b"\0" + data).control
+
+
+def test_text_in_place_of_bytes_is_malformed(ends: Any) -> None:
+    assert ends[0].decode("text").reason == "malformed"
+    with session("s-1"), TIER.bound("gold"):
+        for form in (bytearray, memoryview):
+            assert told(ends[1].decode(form(ends[0].encode())))[0] == "gold"
+
+
+def test_to_sign_without_a_key_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="OTELCTX_KEYS"):
+        make(keys="", signed=True)
 
 
 def test_a_flipped_bit_never_makes_another_state() -> None:

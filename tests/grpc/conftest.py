@@ -172,13 +172,14 @@ class Server:
         seen: Seen | None = None,
         sync_in_aio: bool = False,
         options: list[tuple[str, Any]] | None = None,
+        workers: int = 4,
     ) -> None:
         self.style, self.chain, self.seen = style, chain, seen or Seen()
         self.act: Callable[[Any, Any], Any] = lambda request, context: None
         self.sync_in_aio = sync_in_aio
         # Two servers on one port would both accept: a restart must find the old one gone.
         self.options = [("grpc.so_reuseport", 0), *(options or [])]
-        self.pool = ThreadPoolExecutor(4)
+        self.pool = ThreadPoolExecutor(workers)
         self._ready = threading.Event()
         self._stop: Callable[[], Any] = lambda: None
         self._start_sync(port) if style == "sync" else self._start_aio(port)

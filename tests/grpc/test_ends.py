@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 import grpc
+import grpc.experimental
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
@@ -106,6 +107,42 @@ def test_a_stream_that_is_dropped_unread_ends(
     eventually(lambda: len(here.spans()) == 1 and len(there.spans()) == 1)
     gate.set()
     assert outcome(here.span()) == ("CANCELLED", None, False)
+
+
+async def test_an_aio_stream_that_is_dropped_ends_with_its_channel(
+    server: Any, node: Any, chat: Any, here: Any, there: Any
+) -> None:
+    """grpc.aio does not cancel a call that nobody holds any more, with interceptors or without."""
+    gate = hold(server)
+    chain = interceptors(node=node(), **here.options)
+    async with grpc.aio.insecure_channel(server.target, interceptors=chain) as channel:
+        channel.unary_stream("/test.Echo/unary_stream")(b"a")
+        await until(lambda: len(server.seen.calls) == 1)
+    await until(lambda: len(there.spans()) == len(here.spans()) == 1)
+    gate.set()
+    assert outcome(here.span()) == ("CANCELLED", None, False)
+
+
+def test_what_a_cancelled_stream_has_used_comes_with_the_sessions_next_ack(
+    server: Any, connect: Any, chat: Any, there: Any, eventually: Any
+) -> None:
+    client, gate = connect(server.target), hold(server, after=1)
+    call = client.channel.unary_stream("/test.Echo/unary_stream")(b"a")
+    assert next(call)
+    call.cancel()
+    eventually(lambda: len(there.spans()) == 1)
+    gate.set()
+    assert chat.up("grpc.spent") is None
+    client.call("unary_unary", b"a")
+    assert chat.up("grpc.spent") in (2, 3), "one message was sent, and perhaps another one begun"
+
+
+def test_a_stream_of_a_single_threaded_channel_is_the_same(server: Any, connect: Any, chat: Any, here: Any) -> None:
+    option = (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)
+    client = connect(server.target, options=[option])
+    assert len(client.call("unary_stream", b"a")) == 3
+    assert chat.up("grpc.spent") == 3
+    assert outcome(here.span()) == ("OK", None, False)
 
 
 @pytest.mark.parametrize("style", ["sync", "aio"])

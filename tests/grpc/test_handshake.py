@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -268,10 +267,12 @@ def test_no_server_at_all_is_an_error_of_the_call(connect: Any, style: str, chat
     assert here.span().attributes["error.type"] == "UNAVAILABLE"
 
 
-def test_a_server_pool_of_one_thread_serves_call_after_call(connect: Any, serve: Any, chat: Any) -> None:
-    server = serve("sync")
-    server.pool = ThreadPoolExecutor(1)
+def test_calls_that_share_a_thread_share_nothing_else(connect: Any, serve: Any) -> None:
+    server = serve("sync", workers=1)
     client = connect(server.target)
-    for _ in range(3):
-        client.call("unary_stream", b"a")
-    assert server.seen.tiers() == ["gold"] * 3
+    for kind in ("unary_unary", "unary_stream", "stream_stream"):
+        with session("chat-1"), TIER.bound("gold"):
+            client.call(kind, b"a")
+        client.call(kind, b"a")
+    assert server.seen.tiers() == ["gold", None] * 3
+    assert len({call["thread"] for call in server.seen.calls}) == 1
