@@ -60,11 +60,12 @@ class Overlay:
 class Binding:
     """What the Context holds: a scope and the overlays of this branch, outermost first."""
 
-    __slots__ = ("overlays", "scope")
+    __slots__ = ("_seen", "overlays", "scope")
 
     def __init__(self, scope: Scope, overlays: tuple[Overlay, ...] = ()) -> None:
         self.scope = scope
         self.overlays = overlays
+        self._seen: tuple[State, list[Entry | None], State] | None = None
 
     def overlay(self, name: str) -> Overlay | None:
         for candidate in reversed(self.overlays):
@@ -80,8 +81,15 @@ class Binding:
         state = self.scope.state
         if not self.overlays:
             return state
+        values = [over.entry for over in self.overlays]
+        seen = self._seen
+        # Several calls from one block send the same: its entries are not put together, nor hashed, each time anew.
+        if seen is not None and seen[0] is state and seen[1] == values:
+            return seen[2]
         last = {over.name: over.entry for over in self.overlays}
-        return state.apply([e for e in last.values() if e], [n for n, e in last.items() if e is None])
+        found = state.apply([e for e in last.values() if e], [n for n, e in last.items() if e is None])
+        self._seen = state, values, found
+        return found
 
 
 _BINDING_KEY: Final = otel_context.create_key("otelctx-scope")
@@ -90,8 +98,9 @@ _BINDING_VAR: ContextVar[Binding | None] = ContextVar("otelctx-scope", default=N
 Attached = tuple["VarToken[Context]", "VarToken[Binding | None]"]
 
 
-def _binding(context: Context | None = None) -> Binding | None:
-    found = otel_context.get_value(_BINDING_KEY, context)
+def current_binding(context: Context | None = None) -> Binding | None:
+    """What ``context``, by default the current one, holds of ours."""
+    found = (otel_context.get_current() if context is None else context).get(_BINDING_KEY)
     if isinstance(found, Binding):
         return found
     return _BINDING_VAR.get() if context is None else None
@@ -99,13 +108,13 @@ def _binding(context: Context | None = None) -> Binding | None:
 
 def current_scope(context: Context | None = None) -> Scope | None:
     """The scope of ``context``, by default of the running task or thread; ``None`` outside any."""
-    found = _binding(context)
+    found = current_binding(context)
     return None if found is None else found.scope
 
 
 def snapshot(context: Context | None = None) -> State:
     """The state that a call made now would send: the current scope's, with the values of ``bound()`` over it."""
-    found = _binding(context)
+    found = current_binding(context)
     return EMPTY if found is None else found.snapshot()
 
 
@@ -141,7 +150,7 @@ def _bind(binding: Binding) -> Attached:
 
 def _writable() -> Binding:
     """The current binding; outside any scope an implicit one, which lives as long as the task's or thread's context."""
-    found = _binding()
+    found = current_binding()
     if found is None:
         found = Binding(Scope())
         _bind(found)
@@ -163,7 +172,7 @@ def session(session_id: str, *, timeout: float | None = None) -> Iterator[Scope]
         raise ContextTypeError("a session id is not empty")
     if timeout is not None and not timeout > 0:
         raise ContextTypeError(f"a timeout is in seconds, above 0; this one is {timeout!r}")
-    outer = _binding()
+    outer = current_binding()
     state = outer.snapshot() if outer is not None else EMPTY
     scope = Scope(state, parent=outer.scope if outer is not None else None)
     if outer is not None:
@@ -230,7 +239,7 @@ class ContextKey(_Handle[T]):
     def get(self, default: T) -> T: ...
     def get(self, default: T | None = None) -> T | None:
         """The value here, or ``default``; also ``default`` if a peer sent it with another type."""
-        binding = _binding()
+        binding = current_binding()
         found = binding.entry(self.spec.name) if binding is not None else None
         if binding is None or found is None:
             return default
@@ -266,7 +275,7 @@ class ContextKey(_Handle[T]):
     @contextmanager
     def bound(self, value: T) -> Iterator[None]:
         """Overlay the value for this branch (task, thread or block) only, until the block ends."""
-        outer = _binding()
+        outer = current_binding()
         inner = outer if outer is not None else Binding(Scope())
         overlay = Overlay(self.spec.name, self._overlaid(inner, value))
         tokens = _bind(Binding(inner.scope, (*inner.overlays, overlay)))

@@ -77,12 +77,16 @@ class KeySpec:
 
 
 class KeyRegistry:
-    """Declared keys by name. An equal redeclaration returns the first spec, another one is a :class:`ConfigError`."""
+    """Declared keys by name. An equal redeclaration returns the first spec, another one is a :class:`ConfigError`.
 
-    __slots__ = ("_specs", "local")
+    ``generation`` is another number after every new declaration, for those who remember what they made of the old ones.
+    """
+
+    __slots__ = ("_specs", "generation", "local")
 
     def __init__(self) -> None:
         self._specs: dict[str, KeySpec] = {}
+        self.generation = 0
         self.local: set[str] = set()  # names of the keys that never leave the process
 
     def declare(self, spec: KeySpec) -> KeySpec:
@@ -91,6 +95,7 @@ class KeyRegistry:
         known = self._specs.setdefault(spec.name, spec)
         if known.flow == "local":
             self.local.add(known.name)
+        self.generation = len(self._specs)  # last: who has seen it sees the key
         if known != spec:
             raise ConfigError(
                 f"key {spec.name!r} is already declared otherwise at {known.declared or 'an unknown place'}: "

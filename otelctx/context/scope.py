@@ -73,6 +73,9 @@ class Token:
     after: Entry | None
 
 
+_NOTHING: Final[Mapping[str, UpValue]] = {}
+
+
 class Scope:
     """Down state, up values and window report of one request or session block. Safe to use from any thread or task."""
 
@@ -89,8 +92,9 @@ class Scope:
         """``incomplete`` says that the caller's context did not arrive whole; it is kept as an entry of the state."""
         self._lock = Lock()
         self._state = state.put(INCOMPLETE, True) if incomplete else state
-        self._ups: dict[str, UpValue] = {}
-        self._taken: dict[str, UpValue] = {}
+        # Never written in place, so that most scopes need none of their own, and readers no lock.
+        self._ups: Mapping[str, UpValue] = _NOTHING
+        self._taken: Mapping[str, UpValue] = _NOTHING
         self._window: Window | None = None
         self._ended = False
         self.mistyped = 0  # reads of keys that a peer has sent with another type than they are declared with
@@ -141,8 +145,8 @@ class Scope:
         with self._lock:
             if self._ended:
                 return False
-            for name, up in ups.items():
-                self._ups[name] = up.joined(self._ups.get(name))
+            before = self._ups
+            self._ups = {**before, **{name: up.joined(before.get(name)) for name, up in ups.items()}}
             return True
 
     def mistook(self) -> None:
@@ -156,8 +160,12 @@ class Scope:
 
     def ups(self) -> dict[str, UpValue]:
         """All up values as they stand: a copy."""
-        with self._lock:
-            return dict(self._ups)
+        return dict(self._ups)
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is nothing to tell a caller: no up value and no window report."""
+        return not self._ups and self._window is None
 
     def take_ups(self) -> dict[str, UpValue]:
         """What has not been taken yet: for ``sum`` the increment since the last call, else the value if it changed.
@@ -174,7 +182,7 @@ class Scope:
                     continue
                 increment = up.rule == "sum" and before is not None
                 fresh[name] = UpValue("sum", int(up.value) - int(before.value)) if increment and before else up
-            self._taken = dict(self._ups)
+            self._taken = self._ups
             return fresh
 
     # window
@@ -208,6 +216,6 @@ class Scope:
             if self._ended:
                 return
             self._ended = True
-            ups = dict(self._ups)
+            ups = self._ups
         if self.parent is not None and ups:
             self.parent.merge_ups(ups)

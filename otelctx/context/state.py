@@ -97,7 +97,7 @@ def _value_size(value: Value, length: int) -> int:
 class State(Mapping[str, Value]):
     """Immutable map of name → value with a root. Changing it makes a new one that shares the entries."""
 
-    __slots__ = ("_entries", "_root", "_size")
+    __slots__ = ("_entries", "_root", "_size", "session_id")
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         """``entries`` must be keyed by their own names; it is taken over, not copied.
@@ -107,6 +107,9 @@ class State(Mapping[str, Value]):
         """
         self._entries: Mapping[str, Entry] = entries if entries is not None else {}
         self._root: bytes | None = None
+        session = self._entries.get(SESSION_ID)
+        # Read several times with every exchange.
+        self.session_id: Final = session.value if session is not None and isinstance(session.value, str) else None
         count = len(self._entries) - (INCOMPLETE in self._entries)
         self._size = _FULL_FIXED + MAC_BYTES + sum(e.size for e in self._entries.values())
         if INCOMPLETE not in self._entries:
@@ -160,11 +163,6 @@ class State(Mapping[str, Value]):
     def size(self) -> int:
         """Bytes of the FULL frame of this state, MAC included and the completeness entry's place reserved."""
         return self._size
-
-    @property
-    def session_id(self) -> str | None:
-        found = self._entries.get(SESSION_ID)
-        return found.value if found is not None and isinstance(found.value, str) else None
 
     @property
     def incomplete(self) -> bool:

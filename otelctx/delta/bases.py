@@ -27,14 +27,16 @@ def memory(state: State) -> int:
     return _STATE_BYTES + _ENTRY_BYTES * len(state) + state.size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Base:
-    """A kept state, the client it came from, and what it costs in bytes of memory."""
+    """A kept state, the client it came from, and what it costs in bytes of memory. ``kept`` ends when it is dropped,
+    for those who have a reference to it."""
 
     domain: str
     state: State
     client: str
     cost: int
+    kept: bool = True
 
 
 class BaseCache:
@@ -66,6 +68,20 @@ class BaseCache:
         self._by_client[base.client].move_to_end(key)
         return base.state
 
+    def base(self, domain: str, root: bytes) -> Base | None:
+        """What is kept under the 16 bytes of ``root``. This is no use of it."""
+        base = self._by_prefix.get((domain, root[:BASE_BYTES]))
+        return base if base is not None and base.state.root == root else None
+
+    def use(self, base: Base) -> None:
+        """``base``, which must be kept, has been used: it is the last of its session's and of its client's to go."""
+        key = (base.domain, base.state.root[:BASE_BYTES])
+        self._by_client[base.client].move_to_end(key)
+        roots = self._by_session[(base.domain, base.state.session_id or "")]
+        if roots[-1] != key[1]:
+            roots.remove(key[1])
+            roots.append(key[1])
+
     def put(self, domain: str, state: State, client: str) -> bool:
         """Keep ``state``; whether it is kept. A state without a session is not: nobody could refer to it."""
         session = state.session_id
@@ -74,11 +90,7 @@ class BaseCache:
         key = (domain, state.root[:BASE_BYTES])
         known = self._by_prefix.get(key)
         if known is not None:
-            self._by_client[known.client].move_to_end(key)
-            roots = self._by_session[(domain, known.state.session_id or "")]
-            if roots[-1] != key[1]:
-                roots.remove(key[1])
-                roots.append(key[1])
+            self.use(known)
             return known.state.root == state.root
         base = Base(domain, state, client, memory(state))
         if base.cost > self._limits.base_bytes:
@@ -103,6 +115,7 @@ class BaseCache:
 
     def _drop(self, key: tuple[str, bytes]) -> None:
         base = self._by_prefix.pop(key)
+        base.kept = False
         self.bytes -= base.cost
         owned = self._by_client[base.client]
         del owned[key]

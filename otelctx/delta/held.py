@@ -22,21 +22,26 @@ _BASE_BYTES: Final = 180
 _SESSION_BYTES: Final = 215
 _NAME_BYTES: Final = 60
 _SHAPE_BYTES: Final = 100
+_NEVER: Final = float("inf")
 
 Names = tuple[str, ...]
 
 
 class HeldBase:
-    """A state that the origin keeps: ``root``, the names in their order, and their leaves, joined."""
+    """A state that the origin keeps: ``root``, the names in their order, and their leaves, joined.
 
-    __slots__ = ("_leaves", "expires", "held", "names", "root")
+    ``until`` is when it must be believed gone (monotonic seconds): 60 s after the last ack in one process, never where
+    every worker has it, and at once when it is forgotten here.
+    """
 
-    def __init__(self, state: State, names: Names, held: Held, expires: float) -> None:
+    __slots__ = ("_leaves", "held", "names", "root", "until")
+
+    def __init__(self, state: State, names: Names, held: Held, until: float) -> None:
         self.root = state.root
         self.names = names
         self._leaves = b"".join([item.leaf for item in state.entries()])
         self.held = held
-        self.expires = expires
+        self.until = until
 
     @property
     def bytes(self) -> int:
@@ -44,7 +49,7 @@ class HeldBase:
         return _BASE_BYTES + len(self._leaves)
 
     def usable(self, shared_only: bool, now: float) -> bool:
-        return self.held is Held.SHARED or (not shared_only and now < self.expires)
+        return now < self.until and (not shared_only or self.held is Held.SHARED)
 
     def diff(self, target: State) -> tuple[list[Entry], list[str]]:
         """``(put, delete)``, sorted by name, that turn this base into ``target``."""
@@ -118,14 +123,15 @@ class HeldBases:
             self._bytes += _SESSION_BYTES + len(session)
         else:
             self._sessions.move_to_end(session)
-        expires, root = now + self._limits.base_ttl, state.root
+        until = _NEVER if held is Held.SHARED else now + self._limits.base_ttl
+        root = state.root
         for at, known in enumerate(bases):
             if known.root == root:  # the usual case: nothing has changed since the last exchange
-                known.held, known.expires = held, expires
+                known.held, known.until = held, until
                 if at + 1 < len(bases):
                     bases.append(bases.pop(at))
                 return
-        base = HeldBase(state, self._shapes.take(tuple([item.name for item in state.entries()])), held, expires)
+        base = HeldBase(state, self._shapes.take(tuple([item.name for item in state.entries()])), held, until)
         bases.append(base)
         self._bytes += base.bytes
         if len(bases) > self._limits.bases_per_session:
@@ -168,5 +174,6 @@ class HeldBases:
 
     def _forget(self, bases: list[HeldBase], base: HeldBase) -> None:
         bases.remove(base)
+        base.until = -_NEVER
         self._shapes.give_back(base.names)
         self._bytes -= base.bytes

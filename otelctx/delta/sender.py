@@ -32,7 +32,7 @@ from enum import Enum, auto
 from typing import Final, Literal
 
 from otelctx.context.state import State
-from otelctx.delta.held import HeldBases
+from otelctx.delta.held import HeldBase, HeldBases
 from otelctx.delta.limits import BASE_BYTES, Limits
 from otelctx.delta.links import Answerer, BootIds, NackBudget, TableRevisions
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
@@ -112,7 +112,7 @@ _BASE_LOST: Final = frozenset((Event.BASE_LOST, Event.NACKED_BASE))
 _APP_RAN_WITHOUT: Final = frozenset((Event.SILENT, Event.NACKED_BASE, Event.NACKED_ROOT, Event.NACKED_TABLE))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make every exchange of a changed state pay for it
 class Offer:
     """What to send in one exchange. ``frame`` is ``None`` where no header of ours goes; ``baggage`` says whether our
     public keys go into W3C baggage. The rest is for :meth:`Sender.close`."""
@@ -129,7 +129,7 @@ class Offer:
         return self.frame is not None and self.frame.kind is not FrameKind.FULL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """What came back. ``ack`` has been verified; ``replayable``: the body can be sent again; ``safe``: GET or HEAD;
     ``idempotent``: safe, or with an ``Idempotency-Key`` and no ``If-*`` header."""
@@ -142,7 +142,11 @@ class Reply:
 
 
 class Sender:
-    """One link. Not thread-safe by itself: its shell holds a lock. Times are monotonic seconds."""
+    """One link. Not thread-safe by itself: its shell holds a lock. Times are monotonic seconds.
+
+    ``changes`` counts what may make the next offer, or the meaning of the next ack, another one than the last, apart
+    from what a base says of itself; see :meth:`repeats`.
+    """
 
     __slots__ = (
         "_acks",
@@ -156,6 +160,7 @@ class Sender:
         "_paths",
         "_tables",
         "_until",
+        "changes",
         "state",
     )
 
@@ -173,6 +178,7 @@ class Sender:
         self.state = LinkState.W3C_ONLY if w3c_only else LinkState.UNKNOWN
         self._until = float("inf")
         self._epoch = 0
+        self.changes = 0
         self._acks = 0
         self._bare = False  # our baggage is too much for the origin, too
         self._paths: OrderedDict[str, int] = OrderedDict()
@@ -250,11 +256,33 @@ class Sender:
     def failed(self, offer: Offer) -> None:
         """No reply at all: nothing is learned."""
 
+    def repeats(self, offer: Offer, safe: bool, now: float) -> HeldBase | None:
+        """The base by whose word ``offer`` can be repeated unasked, and the ack that has just come to it be taken as
+        read when it comes again: until ``base.until``, as long as :attr:`changes` stays as it is. Of each repetition
+        :meth:`repeated` must be told.
+
+        ``None`` if it hangs on more than that: on a path that is not known well enough, or that is read with GET.
+        """
+        frame = offer.frame
+        if self.state is not LinkState.AWARE or frame is None or frame.kind is not FrameKind.REF:
+            return None
+        if safe or offer.baggage or self._paths.get(offer.path, 0) < self._limits.acks_until_aware:
+            return None
+        if frame.table != self._tables.current(now):
+            return None
+        base = self._held.best(offer.state, shared_only=self._boots.balanced(now), now=now)
+        return base if base is not None and base.root == frame.root else None
+
+    def repeated(self) -> None:
+        """An offer has been repeated. May be called without the lock: to lose count of one is harmless."""
+        self._nacks.sent()
+
     def _note(self, offer: Offer, ack: Ack, now: float) -> None:
         """Which process answered, how old it is, and what it holds."""
         self._tables.seen(ack.table, now)
         answerer = self._boots.seen(ack.boot_id, began=offer.began, now=now)
         if answerer is Answerer.OTHER:
+            self.changes += 1
             self._held.drop_process()
         elif answerer is Answerer.EARLIER and ack.held is Held.PROCESS:
             return
@@ -288,6 +316,7 @@ class Sender:
     def _move(self, target: LinkState, now: float) -> None:
         self.state = target
         self._epoch += 1
+        self.changes += 1
         self._acks = 0
         self._bare = False
         self._until = now + self._limits.penalty if target in AFTER_PENALTY else float("inf")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -13,11 +12,13 @@ from otelctx.context import current
 from otelctx.context.scope import Scope, UpValue
 from otelctx.context.state import EMPTY, State
 from otelctx.delta import baggage, sender, timeout
+from otelctx.delta.held import HeldBase
 from otelctx.delta.limits import BASE_BYTES
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind
 from otelctx.delta.sender import Offer, Reply
 from otelctx.errors import ContextLimitExceeded
-from otelctx.exchange.links import Link, Origin
+from otelctx.exchange.known import Era, Errand, Standing, keep
+from otelctx.exchange.links import Link
 from otelctx.exchange.node import Node
 from otelctx.policy.egress import view
 from otelctx.semconv import HEADER
@@ -25,9 +26,11 @@ from otelctx.semconv import HEADER
 __all__ = ["ClientExchange", "Verdict", "begin"]
 
 _LOST: Final = "no_ack"
-_SAFE: Final = frozenset(("GET", "HEAD"))
+_SAFE: Final = ("GET", "HEAD")
+_NONE: Final[Mapping[str, str]] = {}
 _KINDS: Final = {kind: kind.name.lower() for kind in FrameKind}
 _ACK_KINDS: Final = {kind: kind.name.lower() for kind in AckKind}
+_ACK: Final = _ACK_KINDS[AckKind.ACK]
 
 
 class Verdict(Enum):
@@ -35,17 +38,6 @@ class Verdict(Enum):
 
     DONE = auto()
     RESEND = auto()
-
-
-@dataclass(slots=True)
-class _Request:
-    """What is the same for both attempts. ``body``: bytes of a body that can be sent again."""
-
-    path: str
-    safe: bool
-    body: int | None
-    idempotent: bool
-    full: bool
 
 
 def begin(
@@ -71,19 +63,26 @@ def begin(
       application's
     - ``now`` is monotonic, ``unix`` Unix time, both in seconds
     """
-    scope = current.current_scope(context)
+    bound = current.current_binding(context)
     allowed = node.egress.allows(host, port)
     state, lost = EMPTY, None
-    if allowed and scope is not None:
+    if allowed and bound is not None:
         try:
-            state = view(current.snapshot(context), node.registry)
-        except (
-            ContextLimitExceeded
-        ):  # each value fitted where it was set; the overlays of this branch beside them don't
+            state = bound.snapshot()
+        except ContextLimitExceeded:
+            # Each value fitted where it was set; the overlays of this branch beside them don't.
             lost = "too_large"
-    full = attempt > 0 or body is None or body > node.limits.body_bytes or method == "CONNECT"
-    request = _Request(path, method in _SAFE, body, idempotent, full)
-    exchange = ClientExchange(node, (scheme, host, port), request, scope, state, allowed, now, unix)
+    scope = None if bound is None else bound.scope
+    errand = (state.root, scheme, host, port, path, method)
+    exchange = ClientExchange(node, errand, body, idempotent, scope, state, allowed, now)
+    if body is None or attempt or body > node.limits.body_bytes or method == "CONNECT":
+        exchange.prepare(unix, must_be_full=True)
+    else:
+        standing = node.era.standing.get(errand)
+        if standing is not None and standing.holds(node.registry, now, unix):
+            exchange.repeat(standing)
+        else:
+            exchange.prepare(unix, must_be_full=False)
     exchange.lost = lost
     return exchange
 
@@ -92,7 +91,8 @@ class ClientExchange:
     """One request to one origin, and its one possible repetition.
 
     - ``allowed``: whether context of ours may go to this origin
-    - ``headers``: the ``otelctx`` line, or nothing; ``members``: ours for the ``baggage`` header, percent-encoded
+    - ``headers``: the ``otelctx`` line, or nothing, not to be written to; ``members``: ours for the ``baggage``
+      header, percent-encoded
     - ``timeout``: the value for ``otelctx-timeout-ms``, if there is a deadline and it may go to this origin
     - ``kind``: ``full``, ``delta`` or ``ref`` of the frame that goes out, ``None`` without one
     - ``lost``: why context will not arrive, or after :meth:`close` did not; a short word
@@ -101,14 +101,17 @@ class ClientExchange:
     """
 
     __slots__ = (
+        "_began",
+        "_body",
+        "_errand",
         "_frame",
+        "_idempotent",
         "_link",
         "_node",
         "_offer",
-        "_origin",
-        "_request",
         "_resent",
         "_scope",
+        "_standing",
         "_state",
         "ack_kind",
         "ack_size",
@@ -123,32 +126,34 @@ class ClientExchange:
     def __init__(
         self,
         node: Node,
-        origin: Origin,
-        request: _Request,
+        errand: Errand,
+        body: int | None,
+        idempotent: bool,
         scope: Scope | None,
         state: State,
         allowed: bool,
-        now: float,
-        unix: float,
+        began: float,
     ) -> None:
         self._node = node
-        self._origin = origin
-        self._request = request
+        self._errand = errand
+        self._body = body
+        self._idempotent = idempotent
         self._scope = scope
-        self._state = state
+        self._state = state  # before the destination's view is taken
+        self._began = began
         self._resent = False
+        self._link: Link | None = None
+        self._offer: Offer | None = None
+        self._frame: Frame | None = None
+        self._standing: Standing | None = None
         self.allowed = allowed
+        self.headers: list[tuple[str, str]] = []
+        self.members: Mapping[str, str] = _NONE
+        self.timeout: str | None = None
         self.lost: str | None = None
         self.late = False
         self.ack_kind: str | None = None
         self.ack_size = 0
-        self._plain()
-        self._link: Link | None = None
-        if state:
-            self._link = node.links.get(origin)
-            self._prepare(self._link, request.full, now, unix)
-        elif allowed and scope is not None:
-            self._limit(scope, now)
 
     @property
     def kind(self) -> str | None:
@@ -164,26 +169,41 @@ class ClientExchange:
         """The session of the caller, wherever the request goes."""
         return None if self._scope is None else self._scope.state.session_id
 
-    def _plain(self) -> None:
-        self._offer: Offer | None = None
-        self._frame: Frame | None = None
-        self.headers: list[tuple[str, str]] = []
-        self.members: Mapping[str, str] = {}
-        self.timeout: str | None = None
+    # before sending
 
-    def _limit(self, scope: Scope, now: float) -> None:
-        if scope.deadline is not None:
-            self.timeout = timeout.encode(scope.deadline - now)
+    def prepare(self, unix: float, must_be_full: bool) -> None:
+        """Ask the link what to send."""
+        state = view(self._state, self._node.registry)
+        if not state:
+            if self.allowed:
+                self._limit(self._began)
+            return
+        _, scheme, host, port, _, _ = self._errand
+        self._link = self._node.links.get((scheme, host, port))
+        self._ask(self._link, state, self._began, unix, must_be_full)
 
-    def _prepare(self, link: Link, full: bool, now: float, unix: float) -> None:
-        request, state = self._request, self._state
+    def _ask(self, link: Link, state: State, now: float, unix: float, must_be_full: bool) -> None:
+        *_, path, method = self._errand
         with link.lock:
-            offer = link.sender.offer(state, path=request.path, safe=request.safe, must_be_full=full, now=now)
+            offer = link.sender.offer(state, path=path, safe=method in _SAFE, must_be_full=must_be_full, now=now)
         self._offer, self._frame = offer, offer.frame
-        self.headers = [] if offer.frame is None else [(HEADER, self._node.wire(offer.frame, unix))]
-        self.members = baggage.members(state, self._node.registry) if offer.baggage else {}
-        if offer.frame is not None and self._scope is not None:  # none: this origin has said that headers are too large
-            self._limit(self._scope, now)
+        self.members = baggage.members(state, self._node.registry) if offer.baggage else _NONE
+        self.headers, self.timeout = [], None
+        if offer.frame is not None:  # none: this origin has said that headers are too large
+            self.headers = [(HEADER, self._node.wire(offer.frame, unix))]
+            self._limit(now)
+
+    def repeat(self, standing: Standing) -> None:
+        """Send what went out the last time, which the link would say again."""
+        standing.link.sender.repeated()
+        self._standing = standing
+        self._link, self._frame, self.headers = standing.link, standing.frame, standing.headers
+        self._limit(self._began)
+
+    def _limit(self, now: float) -> None:
+        scope = self._scope
+        if scope is not None and scope.deadline is not None:
+            self.timeout = timeout.encode(scope.deadline - now)
 
     # after sending
 
@@ -193,33 +213,65 @@ class ClientExchange:
         What came back is in the scope that was current at the beginning when this returns. ``RESEND`` comes at most
         once; ``headers``, ``members`` and ``kind`` are then those of the second attempt.
         """
-        offer, link, request = self._offer, self._link, self._request
+        standing, era = self._standing, self._node.era
+        if standing is not None and len(ack_lines) == 1 and standing.answers(ack_lines[0], era, now, unix):
+            self.ack_kind, self.ack_size = _ACK, standing.size
+            return Verdict.DONE
+        link, offer = self._link, self._offered()
         if offer is None or link is None or not (self.headers or self.members):
             return Verdict.DONE  # nothing of ours went out: what came says nothing of it
+        _, scheme, host, port, _, method = self._errand
+        safe = method in _SAFE
         ack = self._read(ack_lines, unix)
-        replayable = request.body is not None and not self._resent
-        reply = Reply(status, ack, replayable, request.safe, request.idempotent)
+        replayable = self._body is not None and not self._resent
         with link.lock:
+            reply = Reply(status, ack, replayable, safe, self._idempotent)
             verdict, lost = link.sender.close(offer, reply, now)
+            base = None if ack is None else link.sender.repeats(offer, safe, now)
         if lost:
             self.lost = _LOST
-        self._node.links.weigh(self._origin, link)
+        self._node.links.weigh((scheme, host, port), link)
         if ack is not None and ack.kind is AckKind.ACK:
             self._merge(ack)
+            self._stand(era, offer, base, ack, ack_lines[0], now, unix)
         if verdict is sender.Verdict.DONE or not replayable:
             return Verdict.DONE
         self._resent = True
         if verdict is sender.Verdict.RESEND_PLAIN:
-            self._plain()
+            self._offer = self._frame = self.timeout = None
+            self.headers, self.members = [], _NONE
         else:
-            self._prepare(link, True, now, unix)
+            self._ask(link, offer.state, now, unix, must_be_full=True)
         return Verdict.RESEND
+
+    def _offered(self) -> Offer | None:
+        """What the link has offered, or would have if it had been asked."""
+        standing = self._standing
+        if self._offer is None and standing is not None:
+            state = view(self._state, self._node.registry)
+            if state.root == standing.frame.root:  # else a key of it has been declared local meanwhile
+                self._offer = standing.offer(state, self._errand[4], self._began)
+        return self._offer
+
+    def _stand(
+        self, era: Era, offer: Offer, base: HeldBase | None, ack: Ack, line: bytes | str, now: float, unix: float
+    ) -> None:
+        """Know by heart what has gone out, if it can be repeated, and the ack, if it has brought no news."""
+        node, link, frame = self._node, self._link, offer.frame
+        if base is None or frame is None or link is None:
+            era.standing.pop(self._errand, None)
+            return
+        headers = [(HEADER, node.wire(frame, unix))]
+        answer = None if ack.ups or ack.window is not None else line
+        standing = Standing(era, link, base, frame, offer.epoch, node.registry.generation, headers, answer, now, unix)
+        keep(era.standing, self._errand, standing)
 
     def failed(self) -> None:
         """There was no response."""
-        if self._offer is not None and self._link is not None:
+        offer = self._offered()
+        if offer is not None and self._link is not None:
             with self._link.lock:
-                self._link.sender.failed(self._offer)
+                self._link.sender.failed(offer)
 
     def _read(self, lines: Sequence[bytes | str], unix: float) -> Ack | None:
         """The ack, if it is one of this exchange."""

@@ -14,14 +14,16 @@ Origin = tuple[str, str, int]  # scheme, host, port
 
 
 class Link:
-    """One origin's :class:`Sender` and the lock that it needs. ``bytes`` is its memory when last looked at."""
+    """One origin's :class:`Sender` and the lock that it needs. ``bytes`` is its memory when last looked at; ``kept``
+    ends when the link is given up, for those who have a reference to it."""
 
-    __slots__ = ("bytes", "lock", "sender")
+    __slots__ = ("bytes", "kept", "lock", "sender")
 
     def __init__(self, sender: Sender) -> None:
         self.sender = sender
         self.lock = Lock()
         self.bytes = sender.bytes
+        self.kept = True
 
 
 class Links:
@@ -57,12 +59,11 @@ class Links:
             return link
 
     def weigh(self, origin: Origin, link: Link) -> None:
-        """Look at the memory of ``link`` again, after it has learned something."""
-        now = link.sender.bytes
-        if now == link.bytes:
-            return
+        """``link`` has been used: look at its memory again, for it may have learned something."""
         with self._lock:
-            if self._links.get(origin) is link:  # else it has been given up while its exchange was under way
+            if link.kept:  # else it has been given up while its exchange was under way
+                self._links.move_to_end(origin)
+                now = link.sender.bytes
                 self._bytes += now - link.bytes
                 link.bytes = now
                 self._shrink()
@@ -70,4 +71,5 @@ class Links:
     def _shrink(self) -> None:
         while self._bytes > self._limits.link_bytes and len(self._links) > 1:
             _, link = self._links.popitem(last=False)
+            link.kept = False
             self._bytes -= link.bytes

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final
 
 from otelctx.context.current import REGISTRY
 from otelctx.context.keys import KeyRegistry
@@ -23,8 +23,9 @@ from otelctx.delta.bases import BaseCache
 from otelctx.delta.codec import decode_ack, encode_ack, encode_frame, from_header, split_mac, to_header
 from otelctx.delta.limits import MAX_ACK_CHARS, Limits
 from otelctx.delta.messages import Ack, Frame, FrameKind
-from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Read, Receiver, Refuse, Run, Verify
+from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Receiver, Refuse, Run, Verify
 from otelctx.errors import ProtocolError
+from otelctx.exchange.known import HOUR, Client, Era, Known, keep
 from otelctx.exchange.links import Links
 from otelctx.exchange.pending import Pending
 from otelctx.exchange.rotation import KeyFile
@@ -38,25 +39,10 @@ __all__ = ["Client", "Node", "Received", "default_node", "set_default_node"]
 _log = logging.getLogger(__name__)
 
 _EVENTS: Final = 4096
-_REMEMBERED: Final = 4096
 _SHORT: Final = 512  # characters of a frame that is remembered
-_HOUR: Final = 3600
 _MAX_FORWARDED: Final = 256  # characters of an X-Forwarded-For that is remembered; the sender chooses how many come
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 Received = Accepted | Refuse | Run | Ignored
-# The client's address, if it is known, and whether it is believed without a MAC.
-Client = tuple[str | None, bool]
-
-
-def _keep(remembered: dict[K, V], key: K, value: V) -> V:
-    """Remember what can be made again. When that is too much, all of it goes: cheaper than to know which."""
-    if len(remembered) >= _REMEMBERED:
-        remembered.clear()
-    remembered[key] = value
-    return value
 
 
 class Node:
@@ -94,10 +80,7 @@ class Node:
         self._boot_id = 0
         self._bases = BaseCache(self.limits)
         self._seen: OrderedDict[int, None] = OrderedDict()
-        self._clients: dict[tuple[str | None, str | None], Client] = {}
-        self._wires: dict[tuple[object, ...], str] = {}
-        self._reads: dict[tuple[bytes | str, int], Read] = {}
-        self._acks: dict[tuple[bytes | str, int], Ack] = {}
+        self.era = Era()
         self._receiver = Receiver(self._bases, on_unknown_base=self.settings.on_unknown_base)
         self.links = Links(self.limits, self.settings.baggage, w3c_only=self.settings.frames == "never")
         self.pending = Pending()
@@ -112,9 +95,7 @@ class Node:
         with self._lock:
             self.settings, self.keyring, self.trust, self.egress = settings, keyring, trust, egress
             self._receiver = Receiver(self._bases, on_unknown_base=settings.on_unknown_base)
-            # After the above, and new ones: who has looked up the old keys still writes into the old memory, and
-            # nothing that they made outlives them there.
-            self._clients, self._wires, self._reads, self._acks = {}, {}, {}, {}
+            self.era = Era()  # after the above: see there
 
     def _rotate(self, keys: str) -> None:
         """Take the keys of the key file."""
@@ -136,14 +117,14 @@ class Node:
 
     def client(self, peer: str | None, forwarded: str | None) -> Client:
         """Who stands behind ``peer``, the address of the connection, with its ``X-Forwarded-For``."""
-        key, known = (peer, forwarded), self._clients
-        found = known.get(key)
+        key, era = (peer, forwarded), self.era
+        found = era.clients.get(key)
         if found is None:
             trust = self.trust
             address = trust.resolve(peer, () if forwarded is None else (forwarded,))
             found = (address, trust.trusted(address))
             if forwarded is None or len(forwarded) <= _MAX_FORWARDED:
-                _keep(known, key, found)
+                keep(era.clients, key, found)
         return found
 
     def receive(
@@ -154,23 +135,38 @@ class Node:
         ``NeedBase`` only if the caller ``may_wait`` and there is a shared tier to ask: :meth:`resume` goes on.
         """
         address, trusted = client
-        # The same line comes again with each request of an unchanged session. Whose it is and what it says stays true
-        # for an hour; whether its base is held is asked each time.
-        key = (lines[0], int(now) // _HOUR)
-        read = self._reads.get(key) if len(lines) == 1 else None
+        era = self.era
         with self._lock:
             receiver = self._receiver
-            if read is None:
-                found = receiver.read(lines, trusted=trusted, verify=self._verify(now))
-                if isinstance(found, Ignored):
-                    return found
-                read = found
-                if read.signed and read.frame.kind is FrameKind.REF:
-                    _keep(self._reads, key, read)
+            read = receiver.read(lines, trusted=trusted, verify=self._verify(now))
+            if isinstance(read, Ignored):
+                return read
             outcome = receiver.accept(read, client=address or "")
-            if isinstance(outcome, NeedBase) and not (may_wait and self.shared is not None):
+            if isinstance(outcome, Accepted):
+                if outcome.signed and outcome.kind is FrameKind.REF:
+                    self._learn(era, lines[0], outcome, now)
+            elif isinstance(outcome, NeedBase) and not (may_wait and self.shared is not None):
                 return receiver.give_up(outcome)
             return outcome
+
+    def _learn(self, era: Era, line: bytes | str, accepted: Accepted, now: float) -> None:
+        """The same line comes again with each request of an unchanged session."""
+        base = self._bases.base(accepted.domain, accepted.state.root)
+        if base is not None and len(line) <= _SHORT:
+            keep(era.known, line, Known(accepted, base, now))
+
+    def known(self, line: bytes | str, now: float) -> Known | None:
+        """What is known of this line, if it would be accepted now, whoever sends it. ``now`` is Unix time."""
+        known = self.era.known.get(line)
+        if known is None or not known.holds(now):
+            return None
+        if known.stale(now):
+            with self._lock:
+                if not known.base.kept:
+                    return None
+                self._bases.use(known.base)
+            known.touched = now
+        return known
 
     def resume(self, need: NeedBase, base: State | None, client: str | None) -> Received:
         """Go on with what the shared tier has, or ``None``. ``client`` is the address behind the connection."""
@@ -185,9 +181,9 @@ class Node:
         """The header value of ``ack``, signed if the frame was. ``now`` is Unix time."""
         if ack.ups or ack.window is not None or ack.moved:
             return self._answer(ack, signed, now)
-        key = (ack.kind, ack.root, ack.held, ack.reason, ack.final, signed, int(now) // _HOUR)
-        wires = self._wires
-        return wires.get(key) or _keep(wires, key, self._answer(ack, signed, now))
+        key = (ack.kind, ack.root, ack.held, ack.reason, ack.final, signed, int(now) // HOUR)
+        wires = self.era.wires
+        return wires.get(key) or keep(wires, key, self._answer(ack, signed, now))
 
     def _answer(self, ack: Ack, signed: bool, now: float) -> str:
         body = encode_ack(ack, signed=signed)
@@ -200,14 +196,14 @@ class Node:
 
         The same frame is the same bytes for an hour, so it is made once.
         """
-        key = (frame.kind, frame.root, frame.base, frame.table, int(now) // _HOUR)
-        wires = self._wires
+        key = (frame.kind, frame.root, frame.base, frame.table, int(now) // HOUR)
+        wires = self.era.wires
         found = wires.get(key)
         if found is None:
             body = encode_frame(frame)
             found = to_header(body + self.keyring.sign(FRAME, body, now))
             if len(found) <= _SHORT:
-                _keep(wires, key, found)
+                keep(wires, key, found)
         return found
 
     def read_ack(self, lines: Sequence[bytes | str], now: float) -> Ack | None:
@@ -217,13 +213,13 @@ class Node:
         """
         if len(lines) != 1 or len(lines[0]) > MAX_ACK_CHARS:
             return None
-        key = (lines[0], int(now) // _HOUR)
-        acks = self._acks
+        key = (lines[0], int(now) // HOUR)
+        acks = self.era.acks
         ack = acks.get(key)
         if ack is None:
             ack = self._proven(lines[0], now)
             if ack is not None and not ack.ups and ack.window is None:
-                _keep(acks, key, ack)
+                keep(acks, key, ack)
         return ack
 
     def _proven(self, line: bytes | str, now: float) -> Ack | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from otelctx.context.scope import UpValue
 from otelctx.context.state import Window
@@ -25,8 +24,7 @@ _BATCHES: Final = 4
 SessionKey = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What one ack carries. ``event`` is 0 without sums; ``shown``: a final ack has carried it once."""
 
     ups: Mapping[str, UpValue]
@@ -36,7 +34,7 @@ class Batch:
 
 def new_event(ups: Mapping[str, UpValue]) -> int:
     """A random id for an ack that carries ``ups``, or 0 if there is no sum among them."""
-    if any(up.rule == "sum" for up in ups.values()):
+    if ups and any(up.rule == "sum" for up in ups.values()):
         return secrets.randbits(64) or 1
     return 0
 
@@ -62,6 +60,11 @@ class Pending:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def waits(self, key: SessionKey) -> bool:
+        """Whether anything waits for the session. Mostly nothing waits for any, and no lock is needed to know that."""
+        sessions = self._sessions
+        return bool(sessions) and key in sessions
+
     def put(self, key: SessionKey, batch: Batch, window: Window | None = None) -> None:
         """Keep ``batch`` and the newest ``window``; the oldest batch over four is given up."""
         if not batch.ups and window is None:
@@ -85,7 +88,7 @@ class Pending:
         first, and ``fresh`` waits one ack longer: the other way round, a session whose every answer has values of its
         own would never deliver them.
         """
-        if not self._sessions:  # the usual case, without the lock
+        if not self.waits(key):
             return Batch(fresh, new_event(fresh)), None
         with self._lock:
             waiting = self._sessions.get(key)

@@ -25,6 +25,7 @@ from otelctx.delta.messages import FrameKind, Held, NackReason
 from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Refuse, Run
 from otelctx.errors import ContextLimitExceeded
 from otelctx.exchange.answer import nack, write_ack
+from otelctx.exchange.known import Known
 from otelctx.exchange.node import Node, Received
 from otelctx.exchange.pending import Batch, new_event
 from otelctx.semconv import (
@@ -47,6 +48,7 @@ _OUTCOMES: Final[Mapping[type, ServerOutcome]] = {
 }
 _KINDS: Final = {kind: kind.name.lower() for kind in FrameKind}
 _REFUSED: Final = 412
+_SAFE: Final = ("GET", "HEAD")
 
 
 def open(
@@ -75,6 +77,10 @@ def open(
     if not lines:
         scope = _from_baggage(ours) if ours and trusted else Scope()
         return ServerExchange(node, None, scope, address, trusted, foreign, now)
+    known = node.known(lines[0], now) if len(lines) == 1 else None
+    if known is not None:
+        accepted = known.accepted
+        return ServerExchange(node, accepted, Scope(accepted.state, source="frame"), address, True, foreign, now, known)
     received = node.receive(lines, behind, now, may_wait=may_wait)
     if isinstance(received, NeedBase):
         exchange = ServerExchange(node, None, Scope(), address, True, foreign, now)
@@ -109,6 +115,7 @@ class ServerExchange:
 
     __slots__ = (
         "_closed",
+        "_known",
         "_need",
         "_node",
         "_now",
@@ -130,9 +137,11 @@ class ServerExchange:
         trusted: bool,
         baggage: str | None,
         now: float,
+        known: Known | None = None,
     ) -> None:
         self._node = node
         self._received = received
+        self._known = known
         self._now = now
         self._closed = False
         self._need: NeedBase | None = None
@@ -238,12 +247,25 @@ class ServerExchange:
         serve one session's ack to another.
         """
         received = self._received
-        if received is None or not isinstance(received, Accepted | Run):
+        if method in _SAFE and not _uncached(headers):
             return None
-        if method in ("GET", "HEAD") and not _uncached(headers):
-            return None
-        if isinstance(received, Run):
-            return nack(self._node, received, self._now).encode()
+        if isinstance(received, Accepted):
+            return self._acked(received)
+        return nack(self._node, received, self._now).encode() if isinstance(received, Run) else None
+
+    def _acked(self, received: Accepted) -> bytes:
+        node, known = self._node, self._known
+        if known is None or node.shared is not None or node.pending.waits(known.session) or not self.scope.silent:
+            return self._write(received)
+        era = node.era
+        if known.answered is not era or known.ack is None:
+            # Of nothing, and not of what there is by now: it is answered to others as well.
+            value, _ = write_ack(node, received, Batch({}), None, False, self._now)
+            known.ack, known.answered = value.encode(), era
+        return known.ack
+
+    def _write(self, received: Accepted) -> bytes:
+        """The ack with what there is to tell by now, and what has waited since the session's last one."""
         fresh = self.scope.take_ups()
         key = _session(received)
         if key is None:
@@ -285,6 +307,8 @@ class ServerExchange:
             return
         self._closed = True
         self.scope.end()
+        if self.scope.silent:
+            return
         received = self._received
         key = _session(received) if isinstance(received, Accepted) else None
         if key is not None:

@@ -126,7 +126,7 @@ def test_addresses_are_remembered_but_not_for_ever(node: Callable[..., Node]) ->
     assert party.client("10.0.0.1", None) == ("10.0.0.1", True)
     for n in range(5000):
         party.client(f"192.0.2.{n % 256}", str(n))
-    assert len(party._clients) <= 4096
+    assert len(party.era.clients) <= 4096
     assert party.client(None, None) == (None, False)
 
 
@@ -242,4 +242,4 @@ def test_what_is_known_by_heart_is_bounded(node: Callable[..., Node]) -> None:
     party = node()
     for n in range(10_000):
         party.wire(Frame(FrameKind.REF, n.to_bytes(16, "big")), UNIX)
-    assert 0 < len(party._wires) <= 4096
+    assert 0 < len(party.era.wires) <= 4096

@@ -1,0 +1,170 @@
+"""What this process knows by heart: the results of work that an unchanged session would have it do again.
+
+Nothing in here decides anything. Each entry says on what it rests, and is used while all of that is as it was; else the
+work is done, by the same code as the first time. What it can rest on:
+
+    the settings, the keys and the process     an :class:`Era` ends with them, and everything in it
+    the hour of a MAC                          ``since`` and ``until``, Unix time
+    a base                                     its own word: ``Base.kept`` here, ``HeldBase.until`` of the other side's
+    what a link has learned                    ``Sender.changes``
+    which keys are declared                    ``KeyRegistry.generation``
+
+The orders of recent use, by which bases and links are given up, and the times of the last ack, after which they expire,
+are kept up to a second: an entry is good for no longer before the work is done in full and they are written again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from otelctx.context.keys import KeyRegistry
+from otelctx.context.state import State
+from otelctx.delta.bases import Base
+from otelctx.delta.held import HeldBase
+from otelctx.delta.messages import Ack, Frame
+from otelctx.delta.receiver import Accepted
+from otelctx.delta.sender import Offer
+from otelctx.exchange.links import Link
+
+__all__ = ["HOUR", "Client", "Era", "Errand", "Known", "Standing", "keep"]
+
+HOUR: Final = 3600
+# Seconds for which an order of recent use or a time of last use may be out of date.
+COARSE: Final = 1.0
+_REMEMBERED: Final = 4096
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# The client's address, if it is known, and whether it is believed without a MAC.
+Client = tuple[str | None, bool]
+# Root of the state, scheme, host, port, path and method.
+Errand = tuple[bytes, str, str, int, str, str]
+
+
+def keep(remembered: dict[K, V], key: K, value: V) -> V:
+    """Remember what can be made again. When that is too much, all of it goes: cheaper than to know which."""
+    if len(remembered) >= _REMEMBERED:
+        remembered.clear()
+    remembered[key] = value
+    return value
+
+
+class Era:
+    """All that is known under one set of settings in one process; new settings and a fork begin another one.
+
+    Who makes something takes the era first and the settings second, and keeps the result in that era. So what was made
+    with old keys can't get into a new era, and no lock is needed: a look into a dict is one step of the interpreter.
+    """
+
+    __slots__ = ("acks", "clients", "known", "standing", "wires")
+
+    def __init__(self) -> None:
+        self.clients: dict[tuple[str | None, str | None], Client] = {}
+        self.wires: dict[tuple[object, ...], str] = {}
+        self.acks: dict[tuple[bytes | str, int], Ack] = {}
+        self.known: dict[bytes | str, Known] = {}
+        self.standing: dict[Errand, Standing] = {}
+
+
+class Known:
+    """A signed REF line that was accepted at ``now`` (Unix time), and the ack that answers it if there is no news.
+
+    ``session`` is trust domain and session id. ``ack`` and ``answered`` are the answer and the era that it is of.
+    """
+
+    __slots__ = ("accepted", "ack", "answered", "base", "session", "since", "touched", "until")
+
+    def __init__(self, accepted: Accepted, base: Base, now: float) -> None:
+        hour = int(now) // HOUR
+        self.accepted = accepted
+        self.base = base
+        self.session = (accepted.domain, accepted.state.session_id or "")
+        self.since, self.until = float(hour * HOUR), float((hour + 1) * HOUR)
+        self.touched = now
+        self.ack: bytes | None = None
+        self.answered: Era | None = None
+
+    def holds(self, now: float) -> bool:
+        """Whether the line would be accepted again."""
+        return self.base.kept and self.since <= now < self.until
+
+    def stale(self, now: float) -> bool:
+        """Whether the base's place in the order of use has to be renewed. The clock may have been set back."""
+        return not self.touched <= now < self.touched + COARSE
+
+
+class Standing:
+    """The REF that goes out for one errand, and the line that acks it, as of ``now`` (monotonic) and ``unix`` time.
+
+    ``base`` is what the other side holds; ``line`` its ack, or ``None`` if that carried news.
+    """
+
+    __slots__ = (
+        "_changes",
+        "_epoch",
+        "_era",
+        "_fresh",
+        "_generation",
+        "_since",
+        "_until",
+        "base",
+        "frame",
+        "headers",
+        "line",
+        "link",
+        "size",
+    )
+
+    def __init__(
+        self,
+        era: Era,
+        link: Link,
+        base: HeldBase,
+        frame: Frame,
+        epoch: int,
+        generation: int,
+        headers: list[tuple[str, str]],
+        line: bytes | str | None,
+        now: float,
+        unix: float,
+    ) -> None:
+        hour = int(unix) // HOUR
+        self._era = era
+        self.link = link
+        self.base = base
+        self.frame = frame
+        self._epoch = epoch
+        self._changes = link.sender.changes
+        self._generation = generation
+        self.headers = headers
+        self.line = line
+        self.size = 0 if line is None else len(line)
+        self._fresh = now + COARSE
+        self._since, self._until = float(hour * HOUR), float((hour + 1) * HOUR)
+
+    def holds(self, registry: KeyRegistry, now: float, unix: float) -> bool:
+        """Whether the sender would make the same offer again. It is looked up in the era of the moment."""
+        link = self.link
+        return (
+            self._changes == link.sender.changes
+            and now < self.base.until
+            and self._since <= unix < self._until
+            and self._generation == registry.generation
+            and link.kept
+        )
+
+    def answers(self, line: bytes | str, era: Era, now: float, unix: float) -> bool:
+        """Whether ``line`` is the ack that came the last time, and would teach the sender nothing again."""
+        return (
+            line == self.line
+            and now < self._fresh
+            and self._era is era
+            and self._changes == self.link.sender.changes
+            and now < self.base.until
+            and self._since <= unix < self._until
+        )
+
+    def offer(self, state: State, path: str, began: float) -> Offer:
+        """What the sender would have offered at ``began``, for its :meth:`~otelctx.delta.sender.Sender.close`."""
+        return Offer(self.frame, False, state, path, began, self._epoch)
