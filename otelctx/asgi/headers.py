@@ -19,6 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otelctx.asgi.types import Headers
+from otelctx.exchange.baggage import readable
 from otelctx.exchange.propagator import OtelctxPropagator
 from otelctx.semconv import HEADER
 from otelctx.telemetry.events import SPAN_KEY
@@ -31,8 +32,6 @@ _BAGGAGE: Final = b"baggage"
 _TRACESTATE: Final = b"tracestate"
 _TRACEPARENT: Final = b"traceparent"
 _TRACEPARENT_00: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-# The propagator would drop a longer one whole, and write all of it to the log.
-_MAX_BAGGAGE: Final = 8192
 _NONE: Final[Mapping[bytes, list[bytes]]] = {}
 
 
@@ -109,7 +108,8 @@ class _Getter(Getter[Inbound]):
         if name == _BAGGAGE:
             # The propagator looks at the first value only.
             joined = carrier.joined(_BAGGAGE)
-            return [joined] if joined is not None and len(joined) <= _MAX_BAGGAGE else None
+            line = None if joined is None else readable(joined)
+            return None if line is None else [line]
         if name.startswith(_OURS):
             return None
         return [value.decode("latin-1") for value in carrier.lines(name)] or None

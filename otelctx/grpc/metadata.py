@@ -16,7 +16,7 @@ from opentelemetry.propagators.textmap import Getter
 from otelctx.context.keys import KeyRegistry
 from otelctx.delta.codec import from_header, to_header
 from otelctx.delta.limits import MAX_FRAME_BYTES, MAX_HEADER_CHARS
-from otelctx.exchange.baggage import baggage_line
+from otelctx.exchange.baggage import baggage_line, readable
 from otelctx.exchange.client import ClientExchange
 from otelctx.semconv import ACK_METADATA, FRAME_METADATA, HEADER
 
@@ -28,7 +28,7 @@ Metadata = list[tuple[str, str | bytes]]
 MAX_BYTES: Final = 8192
 _ENTRY: Final = 32
 _BAGGAGE: Final = "baggage"
-_MAX_BAGGAGE: Final = 8192
+_TRACEPARENT: Final = "traceparent"
 _TOO_LONG: Final = b":" * (MAX_HEADER_CHARS + 1)  # stands for any value that is not even looked at
 
 
@@ -92,8 +92,12 @@ class _Getter(Getter[Inbound]):
             return None
         if name == _BAGGAGE:
             joined = carrier.joined(_BAGGAGE)
-            return [joined] if joined is not None and len(joined) <= _MAX_BAGGAGE else None
-        return carrier.text(name) or None
+            line = None if joined is None else readable(joined)
+            return None if line is None else [line]
+        found = carrier.text(name)
+        if len(found) > 1 and name == _TRACEPARENT:
+            return None  # two parents contradict each other, and none is believed
+        return found or None
 
     def keys(self, carrier: Inbound) -> list[str]:
         return carrier.names()
