@@ -56,24 +56,24 @@ class Client:
         self.library = import_module(library)
         self.name = library
         self._runner = asyncio.Runner() if asynchronous else None
-        self._made: Any = None
+        self.session: Any = None
 
     def make(self, **options: Any) -> Any:
         if self.name == "requests":
-            self._made = self.library.Session()
-            self._made.trust_env = False
+            self.session = self.library.Session()
+            self.session.trust_env = False
             for name, value in options.items():
-                setattr(self._made, name, value)
+                setattr(self.session, name, value)
         elif self.name == "aiohttp":
 
             async def make() -> Any:
                 return self.library.ClientSession(**options)
 
-            self._made = self._run(make())
+            self.session = self._run(make())
         else:
             cls = self.library.Client if self._runner is None else self.library.AsyncClient
-            self._made = cls(trust_env=False, **options)
-        return self._made
+            self.session = cls(trust_env=False, **options)
+        return self.session
 
     def _run(self, awaitable: Any) -> Any:
         if self._runner is None:
@@ -93,16 +93,18 @@ class Client:
             options |= {"content": content, "follow_redirects": follow}
         if self.name == "aiohttp":
             return self._run(self._asend(method, url, headers=headers, **options))
-        got = self._run(self._made.request(method, url, headers=headers, **options))
+        got = self._run(self.session.request(method, url, headers=headers, **options))
         return Response(got.status_code, {k.lower(): v for k, v in got.headers.items()}, got.content)
 
     async def _asend(self, method: str, url: str, **options: Any) -> Response:
-        async with self._made.request(method, url, **options) as got:
+        async with self.session.request(method, url, **options) as got:
             return Response(got.status, {k.lower(): v for k, v in got.headers.items()}, await got.read())
 
     def close(self) -> None:
-        if self._made is not None:
-            self._run(self._made.aclose() if hasattr(self._made, "aclose") else self._made.close())
+        """Its connections, and all else of it; more than once is no harm."""
+        if self.session is not None:
+            self._run(self.session.aclose() if hasattr(self.session, "aclose") else self.session.close())
+            self.session = None
         if self._runner is not None:
             self._runner.close()
 
@@ -130,7 +132,8 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 class Worker:
     """An application that answers with what it sees of the context. ``kinds`` are those of the frames that came.
 
-    ``headers`` are added to its responses; an unaware one runs without the middleware.
+    ``headers`` are those of its responses, ``statuses`` the next ones, last first; ``redirects`` are from paths to
+    URLs. An unaware worker runs without the middleware.
     """
 
     def __init__(self, aware: bool = True, **options: Any) -> None:
@@ -138,6 +141,8 @@ class Worker:
         self.aware = aware
         self.headers: list[tuple[bytes, bytes]] = []
         self.status = 200
+        self.statuses: list[int] = []
+        self.redirects: dict[str, str] = {}
         self.arrived: list[dict[str, list[str]]] = []
         self.versions: list[str] = []
         self.served = 0
@@ -170,7 +175,10 @@ class Worker:
             "incomplete": found is not None and found.incomplete,
         }
         headers = [*self.headers] or [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        status = self.statuses.pop() if self.statuses else self.status
+        if (location := self.redirects.get(scope["path"])) is not None:
+            status, headers = 307, [(b"location", location.encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
 
 
@@ -246,11 +254,11 @@ def worker(_sockets: Callable[[], tuple[_Socket, int]]) -> Iterator[Callable[...
 
 
 class Relay:
-    """TCP to ``port``, byte by byte. ``crash``: connections are cut as soon as something has come in, as by a process
-    that dies with the request in its hands. ``sizes``: bytes of each piece that went to the server."""
+    """TCP to ``port``, byte by byte. ``crash``: so many times, a connection is cut as soon as something has come in, as
+    by a process that dies with the request in its hands. ``sizes``: bytes of each piece that went to the server."""
 
     def __init__(self, port: int) -> None:
-        self.crash = False
+        self.crash = 0
         self.sizes: list[int] = []
         self._to = port
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -270,6 +278,7 @@ class Relay:
             back.start()
             while data := near.recv(65536):
                 if self.crash:
+                    self.crash -= 1
                     return
                 self.sizes.append(len(data))
                 far.sendall(data)

@@ -93,7 +93,7 @@ def test_a_worker_dies_with_the_request_in_its_hands(
     for _ in range(5):
         caller.ask(proxy.url)
     assert caller.kinds()[-1] == "ref"
-    first.crash = True
+    first.crash = 1000
     answers = [caller.ask(proxy.url) for _ in range(3)]
     kinds = caller.kinds()
     assert kinds == ["ref", "full", "ref", "ref"]

@@ -47,21 +47,18 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
     config.bind = [f"fd://{listening.fileno()}"]
     config.errorlog = None
     config.graceful_timeout = 1
-    stop = threading.Event()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
-    async def serve() -> None:
-        async def stopped() -> None:
-            while not stop.is_set():
-                await asyncio.sleep(0.05)
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(hypercorn.asyncio.serve(app, config, shutdown_trigger=stop.wait))
 
-        await hypercorn.asyncio.serve(app, config, shutdown_trigger=stopped)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread = threading.Thread(target=serve)
     thread.start()
     try:
         yield listening.getsockname()[1]
     finally:
-        stop.set()
+        loop.call_soon_threadsafe(stop.set)
         thread.join()
         listening.detach()  # hypercorn has closed it
 
