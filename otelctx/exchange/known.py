@@ -57,14 +57,24 @@ class Era:
     with old keys can't get into a new era, and no lock is needed: a look into a dict is one step of the interpreter.
     """
 
-    __slots__ = ("acks", "clients", "known", "standing", "wires")
+    __slots__ = ("_states", "acks", "clients", "known", "standing", "wires")
 
     def __init__(self) -> None:
+        self._states = 0
         self.clients: dict[tuple[str | None, str | None], Client] = {}
         self.wires: dict[tuple[object, ...], str] = {}
         self.acks: dict[tuple[bytes | str, int], Ack] = {}
         self.known: dict[bytes | str, Known] = {}
         self.standing: dict[Errand, Standing] = {}
+
+    def learn(self, line: bytes | str, known: Known, budget: int) -> None:
+        """Know ``line`` by heart. What is known keeps states alive that the cache of bases may have dropped since: all
+        of it goes when those could be ``budget`` bytes. Call it under one lock."""
+        self._states += known.base.cost
+        if self._states > budget:
+            self.known.clear()
+            self._states = known.base.cost
+        keep(self.known, line, known)
 
 
 class Known:

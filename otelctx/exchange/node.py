@@ -153,7 +153,7 @@ class Node:
         """The same line comes again with each request of an unchanged session."""
         base = self._bases.base(accepted.domain, accepted.state.root)
         if base is not None and len(line) <= _SHORT:
-            keep(era.known, line, Known(accepted, base, now))
+            era.learn(line, Known(accepted, base, now), self.limits.base_bytes // 4)
 
     def known(self, line: bytes | str, now: float) -> Known | None:
         """What is known of this line, if it would be accepted now, whoever sends it. ``now`` is Unix time."""

@@ -328,3 +328,16 @@ def test_a_line_that_is_padded_is_not_worth_remembering(wire: Any, work: Work) -
     padded = line + " " * 3000
     assert wire.open([padded]).outcome == "accepted"
     assert padded not in wire.callee.era.known
+
+
+def test_states_that_only_lines_keep_alive_are_few(wire: Any, chat: Scope) -> None:
+    wire.callee = Node(wire.callee.settings, limits=Limits(base_bytes=40_000))
+    most = 0
+    for n in range(60):
+        with session(f"s{n}"):
+            for _ in range(4):
+                wire.call()
+        costs = [known.base.cost for known in wire.callee.era.known.values()]
+        most = max(most, len(costs))
+        assert sum(costs) <= 10_000
+    assert most > 5
