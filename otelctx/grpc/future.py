@@ -87,11 +87,7 @@ class UnaryFuture:
 
     def _over(self) -> None:
         """In a thread of gRPC, which must not wait."""
-        if report(self._call, self._inner, initial=self._initial) and not self._cancelled:
-            self._call = self._call.again()
-            self._inner = send(self._call, *self._again)
-            if self._cancelled:  # in between
-                self._inner.cancel()
+        if report(self._call, self._inner, initial=self._initial) and not self._cancelled and self._repeat():
             self._watch()
             return
         with self._lock:
@@ -99,6 +95,18 @@ class UnaryFuture:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def _repeat(self) -> bool:
+        """Send the call again; whether that could be done. If not, as on a channel that has been closed meanwhile, the
+        refusal is the answer: nobody would hear an exception here."""
+        self._call = self._call.again()
+        try:
+            self._inner = send(self._call, *self._again)
+        except Exception:
+            return False
+        if self._cancelled:  # in between
+            self._inner.cancel()
+        return True
 
     def _wait(self, timeout: float | None = None) -> Any:
         if not self._settled.wait(timeout):

@@ -259,7 +259,7 @@ class Client:
     """A channel of either kind, behind one blocking interface."""
 
     def __init__(self, style: str, target: str, node: Node, report: Report, **options: Any) -> None:
-        self.style = style
+        self.style, self.node = style, node
         wraps = {key: options.pop(key) for key in ("balanced",) if key in options}
         if style == "sync":
             self.bare = grpc.insecure_channel(target, **options)

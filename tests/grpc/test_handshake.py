@@ -170,6 +170,37 @@ def test_a_future_can_be_cancelled_and_waited_for_in_vain(serve: Any, connect: A
     assert "error.type" not in span.attributes
 
 
+def test_a_repetition_that_cannot_be_sent_leaves_the_refusal_as_the_answer(
+    serve: Any, connect: Any, chat: Any, here: Any
+) -> None:
+    server = serve("sync")
+    client = connect(server.target)
+    for _ in range(4):
+        client.call("unary_unary", b"a")
+    server = restarted(serve, server)
+
+    class Closing:
+        """The channel as it is when somebody closes it in between."""
+
+        sent = 0
+
+        def unary_unary(self, *arguments: Any) -> Any:
+            self.sent += 1
+            return self if self.sent > 1 else client.bare.unary_unary(*arguments)
+
+        def future(self, request: bytes, **options: Any) -> Any:
+            raise ValueError("Cannot invoke RPC on closed channel!")
+
+    grpc.Channel.register(Closing)
+    channel: Any = Closing()
+    again = instrument(channel, target=server.target, node=client.node, **here.options)
+    future = again.unary_unary("/test.Echo/unary_unary").future(b"b", wait_for_ready=True)
+    with pytest.raises(grpc.RpcError) as caught:
+        future.result(5)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert server.seen.tiers() == ["gold"] * 4
+
+
 def test_metadata_that_are_too_much_for_a_server_go_without_ours_once(
     connect: Any, chat: Any, serve: Any, style: str, here: Any
 ) -> None:
