@@ -25,6 +25,7 @@ class Tunnel:
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._serve)]
         self._threads[0].start()
 
@@ -41,6 +42,7 @@ class Tunnel:
             self.heads.append(head)
             port = int(head.split()[1].rpartition(b":")[2])
             server = socket.create_connection(("127.0.0.1", port))
+            self._sockets += (client, server)
             client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             for one, other in ((client, server), (server, client)):
                 self._threads.append(threading.Thread(target=self._pump, args=(one, other)))
@@ -55,6 +57,10 @@ class Tunnel:
 
     def close(self) -> None:
         socket.create_connection(self._listener.getsockname()).close()
+        self._threads[0].join()
+        for left in self._sockets:
+            with suppress(OSError):
+                left.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
         self._listener.close()
