@@ -79,7 +79,7 @@ def _seeded(session: Session, runs: int, seed: int) -> None:
 
 
 def _guided(session: Session, runs: int, seed: int, done: Callable[[], None]) -> None:
-    import atheris  # type: ignore[import-not-found,unused-ignore]
+    import atheris
 
     def one(data: bytes) -> None:
         session.one(Drawn(data))

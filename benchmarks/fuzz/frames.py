@@ -128,7 +128,7 @@ def parse(rng: Rng) -> Lines:
     elif way == 4:  # fields of later versions, many of them
         body += b"\x42\x00" * rng.randrange(1400)
     else:
-        message.kind = rng.choice([0, 1, 2, 3, 4, 99])  # type: ignore[assignment]
+        message.kind = rng.choice([0, 1, 2, 3, 4, 99])
         message.root = rng.randbytes(rng.choice([0, 15, 16, 17, 2000]))
         message.base = rng.randbytes(rng.choice([0, 7, 8, 9]))
         message.table = rng.choice([0, 1, 2, 2**32 - 1])
@@ -192,7 +192,7 @@ def value(rng: Rng) -> Lines:
             item.bool = rng.random() < 0.5
         else:
             for field in ("text", "int", "bool", "float", "bytes"):
-                item.ClearField(field)  # type: ignore[arg-type]
+                item.ClearField(field)
     return signed(message.SerializeToString()[:3040])
 
 

@@ -41,7 +41,7 @@ def test_a_newer_key_goes_by_its_id_only_in_frames_of_its_revision() -> None:
 @pytest.mark.parametrize(("table", "key"), [(1, {"id": 22}), (2, {"name": "region.hint"})])
 def test_in_another_revision_than_its_own_a_spelling_is_malformed(table: int, key: dict[str, object]) -> None:
     message = pb.Frame(kind=pb.Frame.FULL, root=bytes(16), table=table)
-    message.put.append(pb.Entry(text="eu", **key))  # type: ignore[arg-type]
+    message.put.append(pb.Entry(text="eu", **key))
     with pytest.raises(MalformedFrame):
         decode_frame(message.SerializeToString(), NEWER)
 
