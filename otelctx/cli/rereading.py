@@ -23,9 +23,12 @@ def keys_on_hangup() -> Iterator[None]:
     if file is None:
         yield
         return
-    logging.getLogger("otelctx.exchange").setLevel(logging.INFO)  # says which keys are in use from then on
+    logger = logging.getLogger("otelctx.exchange")
+    level = logger.level
+    logger.setLevel(logging.INFO)  # it says which keys are in use from then on
     before = signal.signal(signal.SIGHUP, lambda *_: file.ask())
     try:
         yield
     finally:
+        logger.setLevel(level)
         signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
