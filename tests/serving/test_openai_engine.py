@@ -171,3 +171,15 @@ def test_a_timeout_ends_the_answer_where_it_is(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "length"
     assert answer.model_extra is not None
     assert answer.model_extra["otelctx"]["limit"] == "deadline"
+
+
+def test_a_trusted_caller_that_waits_no_longer_gets_what_there_is(client: openai.OpenAI) -> None:
+    """The body's own timeout does not extend the caller's deadline, which has passed."""
+    answer = client.chat.completions.create(
+        **(GREEDY | {"max_completion_tokens": 100}),
+        extra_body={"otelctx": {"timeout": 60}},
+        extra_headers={"otelctx-timeout-ms": "0"},
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.model_extra is not None
+    assert answer.model_extra["otelctx"]["limit"] == "deadline"
