@@ -9,8 +9,9 @@ import os
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,52 @@ class Nginx(Backend):
         )
 
 
+class Relay:
+    """TCP to ``port``, byte by byte. ``crash``: so many times, a connection is cut as soon as something has come in, as
+    by a process that dies with the request in its hands. ``sizes``: bytes of each piece that went to the server."""
+
+    def __init__(self, port: int) -> None:
+        self.crash = 0
+        self.sizes: list[int] = []
+        self._to = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                threading.Thread(target=self._pass, args=(near,), daemon=True).start()
+
+    def _pass(self, near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", self._to)) as far, suppress(OSError):
+            back = threading.Thread(target=self._copy, args=(far, near), daemon=True)
+            back.start()
+            while data := near.recv(65536):
+                if self.crash:
+                    self.crash -= 1
+                    return
+                self.sizes.append(len(data))
+                far.sendall(data)
+            far.shutdown(socket.SHUT_WR)
+            back.join()
+
+    @staticmethod
+    def _copy(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+
 def _binary(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
@@ -193,6 +240,18 @@ def nginx(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             folder = tmp_path / "nginx"
             folder.mkdir()
             return _run(stack, lambda: Nginx(folder, directives, around))
+
+        yield start
+
+
+@pytest.fixture
+def relay() -> Iterator[Callable[[int], Relay]]:
+    with ExitStack() as stack:
+
+        def start(port: int) -> Relay:
+            made = Relay(port)
+            stack.callback(made.close)
+            return made
 
         yield start
 

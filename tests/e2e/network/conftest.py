@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -133,7 +132,7 @@ class Worker:
     """An application that answers with what it sees of the context. ``kinds`` are those of the frames that came.
 
     ``headers`` are those of its responses, ``statuses`` the next ones, last first; ``redirects`` are from paths to
-    URLs. An unaware worker runs without the middleware.
+    URLs; ``work`` is done by the application. An unaware worker runs without the middleware.
     """
 
     def __init__(self, aware: bool = True, **options: Any) -> None:
@@ -143,6 +142,7 @@ class Worker:
         self.status = 200
         self.statuses: list[int] = []
         self.redirects: dict[str, str] = {}
+        self.work: Callable[[], None] = lambda: None
         self.arrived: list[dict[str, list[str]]] = []
         self.versions: list[str] = []
         self.served = 0
@@ -168,6 +168,7 @@ class Worker:
         while (await receive()).get("more_body"):
             pass
         SPENT.record(3)
+        self.work()
         found = current_scope() if self.aware else None
         seen = {
             "state": {} if found is None else {e.name: e.value for e in found.state.entries()},
@@ -248,67 +249,6 @@ def worker(_sockets: Callable[[], tuple[_Socket, int]]) -> Iterator[Callable[...
     yield start
     for entry in used:
         entry.app = None
-
-
-# --- the way between ---
-
-
-class Relay:
-    """TCP to ``port``, byte by byte. ``crash``: so many times, a connection is cut as soon as something has come in, as
-    by a process that dies with the request in its hands. ``sizes``: bytes of each piece that went to the server."""
-
-    def __init__(self, port: int) -> None:
-        self.crash = 0
-        self.sizes: list[int] = []
-        self._to = port
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept)
-        self._thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listening.accept()
-                threading.Thread(target=self._pass, args=(near,), daemon=True).start()
-
-    def _pass(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._to)) as far, suppress(OSError):
-            back = threading.Thread(target=self._copy, args=(far, near), daemon=True)
-            back.start()
-            while data := near.recv(65536):
-                if self.crash:
-                    self.crash -= 1
-                    return
-                self.sizes.append(len(data))
-                far.sendall(data)
-            far.shutdown(socket.SHUT_WR)
-            back.join()
-
-    @staticmethod
-    def _copy(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join()
-
-
-@pytest.fixture
-def relay() -> Iterator[Callable[[int], Relay]]:
-    with ExitStack() as stack:
-
-        def start(port: int) -> Relay:
-            made = Relay(port)
-            stack.callback(made.close)
-            return made
-
-        yield start
 
 
 # --- who asks ---

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from otelctx.context.current import UpKey
+
 pytestmark = pytest.mark.e2e
 # A line of 512 characters at most. nginx answers 400, unless it is told to say what it means.
 CAP = "client_header_buffer_size 512; large_client_header_buffers 4 512; keepalive_timeout 0;"
@@ -15,6 +17,7 @@ ANSWERS = {
     "431": "error_page 494 =431 /too-large; location = /too-large { return 431; }",
 }
 NOTE = "n" * 600
+REPORTS = [UpKey(f"network.report.{n}", str, rule="last") for n in range(12)]
 
 
 @pytest.mark.parametrize("answer", list(ANSWERS))
@@ -79,3 +82,25 @@ def test_a_400_of_the_applications_own_behind_nginx_is_not_repeated(
     for _ in range(3):
         caller.ask(proxy.url, status=400)
     assert origin.served == 6
+
+
+def test_the_largest_ack_fits_into_the_smallest_buffer_for_response_heads(
+    nginx: Any, worker: Any, party: Callable[..., Any]
+) -> None:
+    """nginx turns a head over ``proxy_buffer_size`` into a 502, after the application has run. What has no room in one
+    ack comes with the next."""
+    origin = worker()
+
+    def work() -> None:
+        for report in REPORTS:
+            report.record("r" * 200)
+
+    origin.work = work
+    small = "proxy_buffer_size 1k; proxy_buffers 8 1k; proxy_busy_buffers_size 2k;"
+    proxy = nginx(f"location / {{ proxy_pass {origin.url}; {small} }}")
+    caller = party()
+    answers = [caller.ask(proxy.url) for _ in range(5)]
+    assert {a.source for a in answers} == {"frame"}
+    assert {a.spent for a in answers} == {3}
+    sizes = [len(a.response.headers["otelctx-ack"]) for a in answers]
+    assert 256 < max(sizes) <= 512
