@@ -122,7 +122,7 @@ class Node:
         if found is None:
             trust = self.trust
             address = trust.resolve(peer, () if forwarded is None else (forwarded,))
-            found = (address, trust.trusted(address))
+            found = (address, trust.trusted(address) and not trust.claimed(peer, forwarded))
             if forwarded is None or len(forwarded) <= _MAX_FORWARDED:
                 keep(era.clients, key, found)
         return found

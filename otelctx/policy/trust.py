@@ -198,6 +198,24 @@ class ClientTrust:
                 break
         return None  # proxies only: a proxy does not itself send context
 
+    def claimed(self, peer: str | None, forwarded: str | None) -> bool:
+        """Whether ``peer`` may be no connection's address but what the sender has written into X-Forwarded-For.
+
+        Servers put it there: uvicorn, by default, for every connection from the loopback, which a plain ``proxy_pass``
+        makes of the whole internet. With proxies of ours in front it is the one that the last of them has seen.
+        """
+        if not forwarded or not peer or self.proxy(peer):
+            return False
+        hops = forwarded.split(",")
+        address = _address(peer)
+        if peer not in forwarded and all(_hop(hop.strip()) != address for hop in hops[-_MAX_HOPS:]):
+            return False
+        for hop in reversed(hops[-_MAX_HOPS:]) if self._proxies else ():
+            found = _hop(hop.strip())
+            if found is None or not _within(found, self._proxies):
+                return found is None or found != address
+        return True
+
     def proxy(self, peer: str | None) -> bool:
         """Whether the connection's ``peer`` is a proxy that may say on whose behalf it asks."""
         address = _address(peer)
@@ -223,7 +241,7 @@ def _address(text: str | None) -> _Address | None:
 
 
 def _hop(text: str) -> _Address | None:
-    """An address as a proxy writes it down, some with the port: ``192.0.2.1:4711``, ``[2001:db8::1]:4711``. A zone means
+    """An address as proxies write it down, some with the port: ``192.0.2.1:4711``, ``[2001:db8::1]:4711``. A zone means
     nothing beyond the machine that it is of."""
     if len(text) > _MAX_HOP or "%" in text:
         return None

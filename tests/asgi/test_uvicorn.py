@@ -11,7 +11,9 @@ import pytest
 import uvicorn
 from opentelemetry import trace
 
-from otelctx.context.current import ContextKey
+from otelctx.context.current import ContextKey, current_scope
+from otelctx.exchange.node import Node
+from otelctx.settings import Settings
 
 TIER = ContextKey("asgi.uvicorn.tier", str)
 
@@ -115,3 +117,38 @@ def test_an_error_of_ours_reaches_a_real_client(rig: Any, http: str) -> None:
         answer = exchange(address, request("/"), b"overloaded", 1)
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"retry-after: 3" in answer.lower()
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "proxies", "source"),
+    [
+        (None, (), "none"),
+        ("203.0.113.9", (), "none"),  # a stranger's own words
+        ("203.0.113.9:4711", (), "none"),
+        ("203.0.113.9, 127.0.0.1", (), "none"),
+        ("203.0.113.9", ("127.0.0.1",), "baggage"),
+        ("203.0.113.9, 198.51.100.1", ("127.0.0.1",), "none"),
+    ],
+)
+def test_a_client_address_that_the_server_took_from_a_header_is_believed_from_our_proxies_only(
+    rig: Any, http: str, forwarded: str | None, proxies: tuple[str, ...], source: str
+) -> None:
+    """By default uvicorn puts what X-Forwarded-For says in the peer's place for every connection from the loopback: a
+    plain ``proxy_pass`` would have the whole internet choose its address."""
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        here = current_scope()
+        assert here is not None
+        seen.append(here.source)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"DONE"})
+
+    ContextKey("asgi.uvicorn.public", str, visibility="public")
+    node = Node(Settings(trusted_clients=("203.0.113.0/24",), trusted_proxies=proxies))
+    lines = "Baggage: asgi.uvicorn.public=x\r\n"
+    if forwarded is not None:
+        lines += f"X-Forwarded-For: {forwarded}\r\n"
+    with Server(rig(app, node=node).app, http) as address:
+        exchange(address, request("/", lines), b"DONE", 1)
+    assert seen == [source]

@@ -108,3 +108,52 @@ def test_who_trusts_every_proxy_trusts_nobody_behind_one() -> None:
     """``0.0.0.0/0`` makes each hop a proxy, and a proxy does not itself send context."""
     trust = ClientTrust(["0.0.0.0/0"], ["0.0.0.0/0"])
     assert trust.resolve(PROXY, ["203.0.113.9, 198.51.100.1"]) is None
+
+
+# an address that the server has taken from the header
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "claimed"),
+    [
+        ("203.0.113.9", None, False),
+        ("203.0.113.9", "", False),
+        ("203.0.113.9", "198.51.100.1", False),  # written by somebody else, and not read
+        ("203.0.113.9", "203.0.113.9", True),
+        ("203.0.113.9", "203.0.113.9:4711", True),
+        ("203.0.113.9", "6.6.6.6, 203.0.113.9, 127.0.0.1", True),
+        ("203.0.113.9", "203.0.113.9" + ", 127.0.0.1" * 1000, True),
+        ("::ffff:203.0.113.9", "203.0.113.9", True),
+        ("2001:db8::1", "[2001:DB8:0::1]:80", True),
+        ("fe80::1%eth0", "fe80::1%eth0", True),
+        ("fe80::1%eth0", "[fe80::1%eth0]:80", True),
+        ("unix:", "203.0.113.9", False),
+        (None, "203.0.113.9", False),
+    ],
+)
+def test_an_address_that_the_header_names_may_be_the_senders_own_words(
+    peer: str | None, forwarded: str | None, claimed: bool
+) -> None:
+    """uvicorn rewrites the peer by itself, for whoever comes over the loopback."""
+    assert ClientTrust(["203.0.113.0/24"]).claimed(peer, forwarded) is claimed
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "claimed"),
+    [
+        ("203.0.113.9", "203.0.113.9", False),  # seen by the proxy in front
+        ("203.0.113.9", "6.6.6.6, 203.0.113.9, 10.0.0.7", False),
+        ("203.0.113.9", "203.0.113.9, 198.51.100.1", True),  # the proxy has seen another one
+        ("203.0.113.9", "203.0.113.9, garbage", True),
+        ("203.0.113.9", "203.0.113.9" + ",10.0.0.1" * 40, True),
+        ("10.0.0.1", "203.0.113.9, 10.0.0.1", False),  # a proxy's own connection, resolved as ever
+    ],
+)
+def test_behind_our_own_proxies_it_is_whom_the_last_of_them_has_seen(peer: str, forwarded: str, claimed: bool) -> None:
+    assert TRUST.claimed(peer, forwarded) is claimed
+
+
+@given(st.text(max_size=40), st.text(max_size=200))
+def test_any_claim_is_survived(peer: str, forwarded: str) -> None:
+    for trust in (TRUST, ClientTrust(["0.0.0.0/0"])):
+        assert trust.claimed(peer, forwarded) in (True, False)
