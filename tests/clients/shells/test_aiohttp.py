@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from time import time
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from opentelemetry.sdk.trace import SpanProcessor
 
 from otelctx.clients.dispatch import instrument
 from otelctx.context.current import USAGE_OUTPUT, ContextKey
@@ -65,17 +68,11 @@ async def site(node: Callable[..., Node]) -> AsyncIterator[Callable[..., Any]]:
 
 def kind(node: Node, request: web.BaseRequest) -> str | None:
     lines = [value for name, value in request.raw_headers if name.lower() == b"otelctx"]
-    exchange = open_exchange(node, lines=lines, baggage=None, client="127.0.0.1", forwarded=None, now=_now())
+    exchange = open_exchange(node, lines=lines, baggage=None, client="127.0.0.1", forwarded=None, now=time())
     try:
         return exchange.kind if exchange.outcome == "accepted" else None
     finally:
         exchange.close()
-
-
-def _now() -> float:
-    from time import time
-
-    return time()
 
 
 # the session
@@ -298,6 +295,31 @@ async def test_cancelling_a_body_is_no_error(make: Make, worker: Any, seen: Any)
             await post(session, worker.url)
     assert seen.span().status.is_unset
     assert ["error.type" in d for d in seen.durations()] == [False]
+
+
+async def test_a_response_that_is_finalised_is_ended_in_another_thread(make: Make, worker: Any, seen: Any) -> None:
+    """A finaliser may run where a lock of the SDK is held."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    class Noting(SpanProcessor):
+        def on_end(self, span: Any) -> None:
+            name = threading.current_thread().name
+            ended.get_loop().call_soon_threadsafe(ended.set_result, name)
+
+    seen.tracers.add_span_processor(Noting())
+    gate = threading.Event()
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"a"
+        await asyncio.to_thread(gate.wait, 5)
+        raise RuntimeError("the server falls over")
+
+    worker.handler = lambda request: setattr(request, "chunks", broken())
+    response = await make().post(worker.url)
+    del response  # aiohttp itself holds it until the connection is lost
+    gate.set()
+    assert await asyncio.wait_for(ended, 5) == "otelctx-abandoned"
+    assert seen.span().attributes["error.type"] == "aiohttp.client_exceptions.ClientPayloadError"
 
 
 async def test_header_values_of_any_kind_arrive_as_they_would(make: Make, worker: Any, chat: Scope) -> None:
