@@ -151,3 +151,17 @@ def test_a_worker_can_not_name_a_session_to_the_client(client: Any, running: Any
 def test_without_keys_there_is_a_warning(edge: Any, workers: Any, caplog: Any) -> None:
     edge([workers[0].url], settings=Settings())
     assert "OTELCTX_KEYS is not set" in caplog.text
+
+
+def test_a_gateway_that_runs_mints_with_the_keys_as_they_are_now(edge: Any, workers: Any, client: Any) -> None:
+    """Ids of the old key are good as long as it is listed."""
+    running = edge([workers[0].url], options=Options(health_path=""), settings=Settings(keys=OLD))
+    node = running.gateway.node
+    first = client.post(running.url).headers[SESSION]
+    node.reload(Settings(keys=f"{NEW},{OLD}"))
+    second = client.post(running.url).headers[SESSION]
+    assert [base64.urlsafe_b64decode(session)[16] for session in (first, second)] == [1, 2]
+    assert client.post(running.url, headers={SESSION: first}).status_code == 200
+    node.reload(Settings(keys=NEW))
+    assert client.post(running.url, headers={SESSION: first}).status_code == 404
+    assert client.post(running.url, headers={SESSION: second}).status_code == 200
