@@ -279,7 +279,9 @@ class Sender:
 
     def _note(self, offer: Offer, ack: Ack, now: float) -> None:
         """Which process answered, how old it is, and what it holds."""
+        table = self._tables.current(now)
         self._tables.seen(ack.table, now)
+        self.changes += self._tables.current(now) != table
         answerer = self._boots.seen(ack.boot_id, began=offer.began, now=now)
         if answerer is Answerer.OTHER:
             self.changes += 1

@@ -214,7 +214,7 @@ class ClientExchange:
         once; ``headers``, ``members`` and ``kind`` are then those of the second attempt.
         """
         standing, era = self._standing, self._node.era
-        if standing is not None and len(ack_lines) == 1 and standing.answers(ack_lines[0], era, now, unix):
+        if standing is not None and len(ack_lines) == 1 and standing.answers(ack_lines[0], era, now):
             self.ack_kind, self.ack_size = _ACK, standing.size
             return Verdict.DONE
         link, offer = self._link, self._offered()

@@ -164,15 +164,15 @@ class Standing:
             and link.kept
         )
 
-    def answers(self, line: bytes | str, era: Era, now: float, unix: float) -> bool:
-        """Whether ``line`` is the ack that came the last time, and would teach the sender nothing again."""
+    def answers(self, line: bytes | str, era: Era, now: float) -> bool:
+        """Whether ``line`` is the ack that came the last time, and would teach the sender nothing again. That time is
+        never so long ago that its MAC could have become too old."""
         return (
             line == self.line
             and now < self._fresh
             and self._era is era
             and self._changes == self.link.sender.changes
             and now < self.base.until
-            and self._since <= unix < self._until
         )
 
     def offer(self, state: State, path: str, began: float) -> Offer:

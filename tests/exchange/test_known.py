@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,15 +158,14 @@ def test_a_penalty_ends_what_was_known_by_heart(wire: Any, work: Work) -> None:
 
 def test_lost_bases_are_counted_among_all_compact_frames(wire: Any, work: Work) -> None:
     """The second loss within twenty is one too many; after twenty that were known by heart it is the first again."""
-    for rounds, state in ((25, LinkState.AWARE), (5, LinkState.FULL_ONLY)):
-        for _ in range(rounds):
+    sender = wire.caller.links.get(("http", "localhost", 80)).sender
+    for known, state in ((0, LinkState.AWARE), (25, LinkState.AWARE), (5, LinkState.FULL_ONLY)):
+        for _ in range(known):
             wire.call()
         wire.callee._bases.clear()
         wire.call()
-        assert wire.kinds[-2:] == ["ref", "full"]
+        assert (wire.kinds[-2:], sender.state) == (["ref", "full"], state)
         wire.call()
-        sender = wire.caller.links.get(("http", "localhost", 80)).sender
-        assert (rounds, sender.state) == (rounds, LinkState.AWARE if rounds == 25 else state)
 
 
 def test_an_origin_that_is_no_longer_allowed_gets_nothing(wire: Any, chat: Scope, node: Callable[..., Node]) -> None:
@@ -184,15 +184,25 @@ def test_a_key_that_is_declared_local_stays_from_then_on(chat: Scope, wire: Any)
     for _ in range(6):
         wire.call()
     assert (wire.kinds[-1], wire.server.scope.state["known.secret"]) == ("ref", "s3cret")
-    under_way = wire.begin()
-    acks = [wire.open([value for _, value in under_way.headers]).ack("POST", ())]
     registry.declare(KeySpec("known.secret", str, "local"))
     wire.call()
     assert (wire.kinds[-1], "known.secret" in wire.server.scope.state) == ("full", False)
+
+
+def test_an_ack_says_nothing_of_a_state_that_it_was_not_for(chat: Scope, wire: Any) -> None:
+    """The key was declared local while the request was under way: what was sent is no longer what would be."""
+    registry = KeyRegistry()
+    wire.caller = Node(Settings(keys=wire.callee.settings.keys), registry=registry)
+    chat.set(KeySpec("known.secret", str), "s3cret")
+    for _ in range(6):
+        wire.call()
+    under_way = wire.begin()
+    acks = [wire.open([value for _, value in under_way.headers]).ack("POST", ())]
+    registry.declare(KeySpec("known.secret", str, "local"))
     wire.now += 2
     assert under_way.close(200, acks, wire.now, HOUR_START + wire.now) is Verdict.DONE
     wire.call()
-    assert (wire.kinds[-1], wire.outcomes[-1], "known.secret" in wire.server.scope.state) == ("ref", "accepted", False)
+    assert (wire.kinds[-1], wire.outcomes[-1]) == ("full", "accepted")
 
 
 def test_a_local_key_does_not_keep_a_session_from_being_known_by_heart(wire: Any, chat: Scope, work: Work) -> None:
@@ -203,7 +213,7 @@ def test_a_local_key_does_not_keep_a_session_from_being_known_by_heart(wire: Any
     assert "known.local" not in wire.server.scope.state
 
 
-def test_an_overlay_is_another_state_while_it_lasts(wire: Any, work: Work) -> None:
+def test_an_overlay_is_another_state_while_it_lasts(wire: Any, chat: Scope, work: Work) -> None:
     with TIER.bound("gold"):
         for _ in range(3):
             wire.call()
@@ -212,8 +222,13 @@ def test_an_overlay_is_another_state_while_it_lasts(wire: Any, work: Work) -> No
         TIER.set("lead")
         wire.call()
         assert wire.server.scope.state["known.tier"] == "lead"
-    wire.call()
-    assert "known.tier" not in wire.server.scope.state
+        wire.caller.registry.declare(KeySpec("known.more", str))
+        chat.set(KeySpec("known.more", str), "more")
+        wire.call()
+        assert dict(wire.server.scope.state).items() >= {"known.tier": "lead", "known.more": "more"}.items()
+    for _ in range(2):
+        wire.call()
+        assert "known.tier" not in wire.server.scope.state
     assert work.of(wire.call) == []
 
 
@@ -341,3 +356,16 @@ def test_states_that_only_lines_keep_alive_are_few(wire: Any, chat: Scope) -> No
         most = max(most, len(costs))
         assert sum(costs) <= 10_000
     assert most > 5
+
+
+def test_an_ack_says_where_the_state_is_kept_as_it_goes_out(wire: Any, chat: Scope) -> None:
+    """It may be confirmed by the shared tier at any moment."""
+    tier = SimpleNamespace(confirmed=False, forget=lambda: None)
+    tier.shared = lambda domain, root: tier.confirmed
+    wire.callee = Node(wire.callee.settings, shared=tier)
+    for _ in range(6):
+        wire.call()
+    before = wire.server.ack("POST", ())
+    tier.confirmed = True
+    wire.call()
+    assert wire.server.ack("POST", ()) != before
