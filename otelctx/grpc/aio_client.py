@@ -62,7 +62,7 @@ class AioClient:
 async def _send(call: ClientCall, continuation: Any, details: aio.ClientCallDetails, request: Any) -> Any:
     metadata = aio.Metadata(*call.metadata(details.metadata))
     outgoing = aio.ClientCallDetails(
-        details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+        details.method, call.timeout(details.timeout), metadata, details.credentials, details.wait_for_ready
     )
     token = otel_context.attach(call.sending_context())
     try:

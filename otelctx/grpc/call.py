@@ -19,6 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otelctx import semconv
+from otelctx.context.current import current_scope
 from otelctx.exchange.client import ClientExchange, Verdict, begin
 from otelctx.grpc.metadata import Metadata, ack_lines, outgoing
 from otelctx.grpc.party import OTHER, Party, foreign_span, spell
@@ -106,6 +107,14 @@ class ClientCall:
         else:
             self._span = tracer(party.tracer_provider).start_span(name, parent, SpanKind.CLIENT, values)
             self.context = trace.set_span_in_context(self._span, parent)
+
+    def timeout(self, given: float | None) -> float | None:
+        """Seconds that the call gets: what its caller says, and no more than is left for all that it is part of."""
+        scope = current_scope(self._parent)
+        if scope is None or scope.deadline is None:
+            return given
+        left = max(0.0, scope.deadline - monotonic())
+        return left if given is None else min(given, left)
 
     @property
     def refusable(self) -> bool:

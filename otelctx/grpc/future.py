@@ -17,11 +17,11 @@ __all__ = ["Details", "UnaryFuture", "report", "send"]
 
 
 class Details(grpc.ClientCallDetails):
-    """``details`` with other metadata; what the caller has given is left as it is."""
+    """``details`` with other metadata and another timeout; what the caller has given is left as it is."""
 
-    def __init__(self, details: Any, metadata: Any) -> None:
+    def __init__(self, details: Any, metadata: Any, timeout: float | None) -> None:
         self.method = details.method
-        self.timeout = details.timeout
+        self.timeout = timeout
         self.metadata = tuple(metadata)
         self.credentials = details.credentials
         self.wait_for_ready = getattr(details, "wait_for_ready", None)
@@ -30,7 +30,7 @@ class Details(grpc.ClientCallDetails):
 
 def send(call: ClientCall, continuation: Any, details: Any, request: Any) -> Any:
     """What ``continuation`` returns for the call as it goes out."""
-    outgoing = Details(details, call.metadata(details.metadata))
+    outgoing = Details(details, call.metadata(details.metadata), call.timeout(details.timeout))
     token = otel_context.attach(call.sending_context())
     try:
         return continuation(outgoing, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter, time
+from time import monotonic, perf_counter, time
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -29,6 +29,7 @@ from otelctx.telemetry.instruments import instruments, tracer
 __all__ = ["ServerCall", "peer_of"]
 
 _BAGGAGE: Final = "baggage"
+_ENDLESS: Final = 1e8  # seconds: grpcio has a date far away for calls without a deadline
 _ACK: Final = semconv.ACK_HEADER.encode()
 
 
@@ -92,6 +93,11 @@ class ServerCall:
     @property
     def refused(self) -> bool:
         return self._exchange.outcome == "refuse"
+
+    def limit(self, left: float | None) -> None:
+        """The call has so many seconds left, by gRPC's own deadline; without one there are none or very many."""
+        if left is not None and left < _ENDLESS:
+            self._exchange.scope.limit(monotonic() + left)
 
     def begin(self) -> None:
         """Start the span, or join that of another instrumentation, which is then the current one."""

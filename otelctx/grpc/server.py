@@ -50,6 +50,7 @@ def wrap(handler: Any, party: Party, method: str) -> Any:
 
 def _open(party: Party, method: str, context: Any) -> Servicer:
     call = ServerCall(party, method, context.invocation_metadata(), context.peer())
+    call.limit(context.time_remaining())
     call.begin()
     return SyncServicer(context, call)
 
@@ -59,6 +60,7 @@ async def _aopen(party: Party, method: str, context: Any) -> AioServicer:
     call = ServerCall(party, method, context.invocation_metadata(), context.peer(), may_wait=waits)
     if waits:
         await call.settle()
+    call.limit(context.time_remaining())
     call.begin()
     return AioServicer(context, call)
 
