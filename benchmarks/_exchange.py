@@ -92,9 +92,14 @@ class Lines:
 
 
 class Pair:
-    """A calling and a serving process, as far as context goes, that share one fresh MAC key."""
+    """A calling and a serving process, as far as context goes, that share one fresh MAC key.
 
-    def __init__(self) -> None:
+    Each exchange begins ``step`` seconds later than it does, after all those before it.
+    """
+
+    def __init__(self, step: float = 0.0) -> None:
+        self._step = step
+        self._ahead = 0.0
         settings = Settings(keys=f"1:{base64.b64encode(secrets.token_bytes(32)).decode()}")
         self.caller = Node(settings)
         self.callee = Node(settings)
@@ -103,6 +108,7 @@ class Pair:
         return self.send(with_scope(Scope(state, source="frame")), port)
 
     def send(self, context: Context, port: int = 80) -> ClientExchange:
+        self._ahead += self._step
         return client.begin(
             self.caller,
             scheme="http",
@@ -112,15 +118,17 @@ class Pair:
             path=PATH,
             body=0,
             context=context,
-            now=monotonic(),
-            unix=time(),
+            now=monotonic() + self._ahead,
+            unix=time() + self._ahead,
         )
 
     def open(self, lines: list[str]) -> ServerExchange:
-        return server.open(self.callee, lines=lines, baggage=None, client=HOST, forwarded=None, now=time())
+        return server.open(
+            self.callee, lines=lines, baggage=None, client=HOST, forwarded=None, now=time() + self._ahead
+        )
 
     def close(self, exchange: ClientExchange, status: int, acks: list[bytes]) -> Verdict:
-        return exchange.close(status, acks, monotonic(), time())
+        return exchange.close(status, acks, monotonic() + self._ahead, time() + self._ahead)
 
     def whole(self, state: State) -> Lines:
         """One exchange from the caller's scope to the ack that it reads."""

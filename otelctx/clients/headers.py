@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.propagate import get_global_textmap
 
 from otelctx.context.keys import KeyRegistry
+from otelctx.exchange import w3c
 from otelctx.exchange.baggage import baggage_line
 from otelctx.exchange.client import ClientExchange
 from otelctx.semconv import HEADER, TIMEOUT_HEADER
@@ -30,7 +30,7 @@ def outgoing(
     """
     carrier: dict[str, str] = {}
     try:
-        get_global_textmap().inject(carrier, context)
+        w3c.inject(carrier, context)
     except Exception:
         carrier.clear()
     injected = {name.lower(): value for name, value in carrier.items()}

@@ -43,7 +43,13 @@ __all__ = ["BaggageMode", "LinkState", "Offer", "Reply", "Sender", "Verdict"]
 BaggageMode = Literal["until_ack", "always", "never"]
 
 
-class LinkState(Enum):
+class _Hashed(Enum):
+    """Its members are keys of the tables: each is only itself, so there is no need to hash its name each time."""
+
+    __hash__ = object.__hash__
+
+
+class LinkState(_Hashed):
     UNKNOWN = auto()
     AWARE = auto()
     MIXED = auto()
@@ -51,7 +57,7 @@ class LinkState(Enum):
     W3C_ONLY = auto()
 
 
-class Event(Enum):
+class Event(_Hashed):
     """What a reply says about the link."""
 
     ACKED = auto()

@@ -74,15 +74,12 @@ def begin(
             lost = "too_large"
     scope = None if bound is None else bound.scope
     errand = (state.root, scheme, host, port, path, method)
-    exchange = ClientExchange(node, errand, body, idempotent, scope, state, allowed, now)
-    if body is None or attempt or body > node.limits.body_bytes or method == "CONNECT":
-        exchange.prepare(unix, must_be_full=True)
-    else:
-        standing = node.era.standing.get(errand)
-        if standing is not None and standing.holds(node.registry, now, unix):
-            exchange.repeat(standing)
-        else:
-            exchange.prepare(unix, must_be_full=False)
+    full = body is None or attempt > 0 or body > node.limits.body_bytes or method == "CONNECT"
+    standing = None if full else node.era.standing.get(errand)
+    if standing is not None and standing.holds(node.registry, now, unix):
+        return ClientExchange(node, errand, body, idempotent, scope, state, allowed, now, standing)
+    exchange = ClientExchange(node, errand, body, idempotent, scope, state, allowed, now, None)
+    exchange.prepare(unix, full)
     exchange.lost = lost
     return exchange
 
@@ -133,7 +130,9 @@ class ClientExchange:
         state: State,
         allowed: bool,
         began: float,
+        standing: Standing | None,
     ) -> None:
+        """With ``standing`` it sends what went out the last time, which the link would say again."""
         self._node = node
         self._errand = errand
         self._body = body
@@ -142,14 +141,21 @@ class ClientExchange:
         self._state = state  # before the destination's view is taken
         self._began = began
         self._resent = False
-        self._link: Link | None = None
         self._offer: Offer | None = None
-        self._frame: Frame | None = None
-        self._standing: Standing | None = None
-        self.allowed = allowed
-        self.headers: list[tuple[str, str]] = []
-        self.members: Mapping[str, str] = _NONE
+        self._standing = standing
+        self._link: Link | None
+        self._frame: Frame | None
+        self.headers: list[tuple[str, str]]
         self.timeout: str | None = None
+        if standing is None:
+            self._link, self._frame, self.headers = None, None, []
+        else:
+            self._link, self._frame, self.headers = standing.link, standing.frame, standing.headers
+            standing.link.sender.repeated()
+            if scope is not None and scope.deadline is not None:
+                self._limit(began)
+        self.allowed = allowed
+        self.members: Mapping[str, str] = _NONE
         self.lost: str | None = None
         self.late = False
         self.ack_kind: str | None = None
@@ -193,13 +199,6 @@ class ClientExchange:
             self.headers = [(HEADER, self._node.wire(offer.frame, unix))]
             self._limit(now)
 
-    def repeat(self, standing: Standing) -> None:
-        """Send what went out the last time, which the link would say again."""
-        standing.link.sender.repeated()
-        self._standing = standing
-        self._link, self._frame, self.headers = standing.link, standing.frame, standing.headers
-        self._limit(self._began)
-
     def _limit(self, now: float) -> None:
         scope = self._scope
         if scope is not None and scope.deadline is not None:
@@ -227,13 +226,19 @@ class ClientExchange:
         with link.lock:
             reply = Reply(status, ack, replayable, safe, self._idempotent)
             verdict, lost = link.sender.close(offer, reply, now)
-            base = None if ack is None else link.sender.repeats(offer, safe, now)
+            stands = standing is not None and standing.stands(era, self._node.registry, now, unix)
+            base = None if ack is None or stands else link.sender.repeats(offer, safe, now)
         if lost:
             self.lost = _LOST
         self._node.links.weigh((scheme, host, port), link)
         if ack is not None and ack.kind is AckKind.ACK:
             self._merge(ack)
-            self._stand(era, offer, base, ack, ack_lines[0], now, unix)
+            news = bool(ack.ups) or ack.window is not None
+            line = None if news else ack_lines[0]
+            if stands and standing is not None:
+                standing.hear(line, now)
+            else:
+                self._stand(era, offer, base, line, now, unix)
         if verdict is sender.Verdict.DONE or not replayable:
             return Verdict.DONE
         self._resent = True
@@ -254,16 +259,15 @@ class ClientExchange:
         return self._offer
 
     def _stand(
-        self, era: Era, offer: Offer, base: HeldBase | None, ack: Ack, line: bytes | str, now: float, unix: float
+        self, era: Era, offer: Offer, base: HeldBase | None, line: bytes | str | None, now: float, unix: float
     ) -> None:
-        """Know by heart what has gone out, if it can be repeated, and the ack, if it has brought no news."""
+        """Know by heart what has gone out, if it can be repeated, and ``line``: its ack, if that brought no news."""
         node, link, frame = self._node, self._link, offer.frame
         if base is None or frame is None or link is None:
             era.standing.pop(self._errand, None)
             return
         headers = [(HEADER, node.wire(frame, unix))]
-        answer = None if ack.ups or ack.window is not None else line
-        standing = Standing(era, link, base, frame, offer.epoch, node.registry.generation, headers, answer, now, unix)
+        standing = Standing(era, link, base, frame, offer.epoch, node.registry.generation, headers, line, now, unix)
         keep(era.standing, self._errand, standing)
 
     def failed(self) -> None:

@@ -83,25 +83,30 @@ class Known:
     ``session`` is trust domain and session id. ``ack`` and ``answered`` are the answer and the era that it is of.
     """
 
-    __slots__ = ("accepted", "ack", "answered", "base", "session", "since", "touched", "until")
+    __slots__ = ("_since", "_stale", "_until", "accepted", "ack", "answered", "base", "session", "touched")
 
     def __init__(self, accepted: Accepted, base: Base, now: float) -> None:
         hour = int(now) // HOUR
         self.accepted = accepted
         self.base = base
         self.session = (accepted.domain, accepted.state.session_id or "")
-        self.since, self.until = float(hour * HOUR), float((hour + 1) * HOUR)
-        self.touched = now
+        self._since, self._until = float(hour * HOUR), float((hour + 1) * HOUR)
+        self.touch(now)
         self.ack: bytes | None = None
         self.answered: Era | None = None
 
-    def holds(self, now: float) -> bool:
-        """Whether the line would be accepted again."""
-        return self.base.kept and self.since <= now < self.until
+    def fresh(self, now: float) -> bool:
+        """Whether the line would be accepted again, and has been so a moment ago."""
+        return self.base.kept and self.touched <= now < self._stale
 
-    def stale(self, now: float) -> bool:
-        """Whether the base's place in the order of use has to be renewed. The clock may have been set back."""
-        return not self.touched <= now < self.touched + COARSE
+    def holds(self, now: float) -> bool:
+        """Whether the line would be accepted again, though its base has to be moved up in the order of use."""
+        return self.base.kept and self._since <= now < self._until
+
+    def touch(self, now: float) -> None:
+        """The base has been moved up."""
+        self.touched = now
+        self._stale = min(now + COARSE, self._until)
 
 
 class Standing:
@@ -148,9 +153,7 @@ class Standing:
         self._changes = link.sender.changes
         self._generation = generation
         self.headers = headers
-        self.line = line
-        self.size = 0 if line is None else len(line)
-        self._fresh = now + COARSE
+        self.hear(line, now)
         self._since, self._until = float(hour * HOUR), float((hour + 1) * HOUR)
 
     def holds(self, registry: KeyRegistry, now: float, unix: float) -> bool:
@@ -163,6 +166,16 @@ class Standing:
             and self._generation == registry.generation
             and link.kept
         )
+
+    def hear(self, line: bytes | str | None, now: float) -> None:
+        """The ack has come, and the sender has been told."""
+        self.line = line
+        self.size = 0 if line is None else len(line)
+        self._fresh = now + COARSE
+
+    def stands(self, era: Era, registry: KeyRegistry, now: float, unix: float) -> bool:
+        """Whether it is still right after the sender has been told of a reply."""
+        return self._era is era and self.holds(registry, now, unix)
 
     def answers(self, line: bytes | str, era: Era, now: float) -> bool:
         """Whether ``line`` is the ack that came the last time, and would teach the sender nothing again. That time is

@@ -158,14 +158,15 @@ class Node:
     def known(self, line: bytes | str, now: float) -> Known | None:
         """What is known of this line, if it would be accepted now, whoever sends it. ``now`` is Unix time."""
         known = self.era.known.get(line)
-        if known is None or not known.holds(now):
+        if known is None or known.fresh(now):
+            return known
+        if not known.holds(now):
             return None
-        if known.stale(now):
-            with self._lock:
-                if not known.base.kept:
-                    return None
-                self._bases.use(known.base)
-            known.touched = now
+        with self._lock:
+            if not known.base.kept:
+                return None
+            self._bases.use(known.base)
+        known.touch(now)
         return known
 
     def resume(self, need: NeedBase, base: State | None, client: str | None) -> Received:
