@@ -279,6 +279,11 @@ class Sender:
         base = self._held.best(offer.state, shared_only=self._boots.balanced(now), now=now)
         return base if base is not None and base.root == frame.root else None
 
+    def forget(self) -> None:
+        """The link is given up: what it knows of bases goes now, whoever still has a reference to it."""
+        self._held = HeldBases(self._limits)
+        self.changes += 1
+
     def repeated(self) -> None:
         """An offer has been repeated. May be called without the lock: to lose count of one is harmless."""
         self._nacks.sent()

@@ -263,7 +263,7 @@ class ClientExchange:
     ) -> None:
         """Know by heart what has gone out, if it can be repeated, and ``line``: its ack, if that brought no news."""
         node, link, frame = self._node, self._link, offer.frame
-        if base is None or frame is None or link is None:
+        if base is None or frame is None or link is None or not link.kept:
             era.standing.pop(self._errand, None)
             return
         headers = [(HEADER, node.wire(frame, unix))]

@@ -158,13 +158,11 @@ class Standing:
 
     def holds(self, registry: KeyRegistry, now: float, unix: float) -> bool:
         """Whether the sender would make the same offer again. It is looked up in the era of the moment."""
-        link = self.link
         return (
-            self._changes == link.sender.changes
+            self._changes == self.link.sender.changes
             and now < self.base.until
             and self._since <= unix < self._until
             and self._generation == registry.generation
-            and link.kept
         )
 
     def hear(self, line: bytes | str | None, now: float) -> None:

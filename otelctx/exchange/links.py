@@ -72,4 +72,5 @@ class Links:
         while self._bytes > self._limits.link_bytes and len(self._links) > 1:
             _, link = self._links.popitem(last=False)
             link.kept = False
+            link.sender.forget()
             self._bytes -= link.bytes

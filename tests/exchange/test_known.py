@@ -246,10 +246,15 @@ def test_a_link_that_is_given_up_is_not_used_any_more(wire: Any, chat: Scope) ->
     for _ in range(6):
         wire.call()
     assert wire.kinds[-1] == "ref"
+    late, given_up = wire.begin(), wire.caller.links.get(("http", "localhost", 80))
+    acks = [wire.open([value for _, value in late.headers]).ack("POST", ())]
     for n in range(5):
         wire.begin(host=f"h{n}")
+    assert given_up.sender.bytes == Sender(Limits()).bytes + 250  # and one path
+    late.close(200, acks, wire.now, HOUR_START + wire.now)
     wire.call()
     assert wire.kinds[-1] == "full"
+    assert wire.caller.links.get(("http", "localhost", 80)) is not given_up
 
 
 def test_a_link_in_use_is_not_the_one_to_go(wire: Any, chat: Scope) -> None:
