@@ -6,10 +6,16 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 REQUIRED = os.environ.get("OTELCTX_E2E") == "required"
 # Read by the tests themselves, never by the code under test.
 KEPT = {"OTELCTX_E2E", "OTELCTX_CACHE_DIR"}
+
+# How long an example takes says more about the machine than about the code. Where everything is required, the same
+# examples are tried each time; elsewhere new ones are.
+settings.register_profile("suite", deadline=None, derandomize=REQUIRED)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
