@@ -37,7 +37,7 @@ class Route:
 
     @property
     def strict(self) -> bool:
-        """Whether only the worker that has the session will do, as long as it is there."""
+        """Whether no other worker may serve the session as long as its own is there."""
         return self.session is not None and self.minted is None and math.isinf(self._upstreams.bound)
 
     def choose(self, tried: Collection[str]) -> Upstream:
