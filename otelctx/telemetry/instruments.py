@@ -24,6 +24,7 @@ __all__ = [
     "Instruments",
     "instruments",
     "observe_arena",
+    "observe_fragmentation",
     "observe_kv",
     "observe_pressure",
     "observe_sessions",
@@ -146,6 +147,7 @@ class Instruments:
 
 # What the process reports of its arenas and session stores; it outlives any one provider.
 _arenas: dict[object, Callable[[], Mapping[str, int]]] = {}
+_rooms: dict[object, Callable[[], tuple[int, int]]] = {}
 _kv: dict[object, Callable[[], Mapping[str, int]]] = {}
 _pressures: dict[object, Callable[[], tuple[int, Mapping[Any, float]]]] = {}
 _sessions: dict[object, Callable[[], int]] = {}
@@ -170,6 +172,12 @@ def observe_arena(callback: Callable[[], Mapping[str, int]]) -> Callable[[], Non
     return _observe(_arenas, callback)
 
 
+def observe_fragmentation(callback: Callable[[], tuple[int, int]]) -> Callable[[], None]:
+    """Report how much of the arena's used pages is empty: ``callback() -> (tokens held, tokens that the pages in use
+    could hold)``; of several the share of them all. Returns a function that ends it."""
+    return _observe(_rooms, callback)
+
+
 def observe_kv(callback: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
     """Report KV memory: ``callback() -> {state: bytes}``; several are added up. Returns a function that ends it."""
     return _observe(_kv, callback)
@@ -187,7 +195,7 @@ def observe_sessions(callback: Callable[[], int]) -> Callable[[], None]:
 
 
 def _read_states(
-    registry: dict[object, Callable[[], Mapping[str, int]]],
+    registry: dict[object, Callable[[], Mapping[str, int]]], key: str
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def read(options: CallbackOptions) -> Iterable[Observation]:
         total: dict[str, int] = {}
@@ -195,7 +203,7 @@ def _read_states(
             for state, count in callback().items():
                 total[state] = total.get(state, 0) + count
         for state, count in total.items():
-            yield Observation(count, {"state": state}, context=Context())
+            yield Observation(count, {key: state}, context=Context())
 
     return read
 
@@ -231,6 +239,13 @@ def _read_signals(options: CallbackOptions) -> Iterable[Observation]:
         yield Observation(value, {semconv.PRESSURE_SIGNAL: signal}, context=Context())
 
 
+def _read_fragmentation(options: CallbackOptions) -> Iterable[Observation]:
+    if _rooms:
+        held, room = map(sum, zip(*(callback() for callback in list(_rooms.values())), strict=True))
+        # The two are read one after the other while a session may come or go.
+        yield Observation(max(0.0, 1 - held / room) if room else 0.0, context=Context())
+
+
 def _read_sessions(options: CallbackOptions) -> Iterable[Observation]:
     if _sessions:
         yield Observation(sum(callback() for callback in list(_sessions.values())), context=Context())
@@ -242,8 +257,9 @@ def _make(meter: Meter) -> Instruments:
         semconv.HTTP_SERVER_ACTIVE: active.observe,
         semconv.FRAMES: tally.frames,
         semconv.FRAME_BYTES: tally.octets,
-        semconv.ARENA_PAGES: _read_states(_arenas),
-        semconv.KV_BYTES: _read_states(_kv),
+        semconv.ARENA_PAGES: _read_states(_arenas, semconv.ARENA_STATE),
+        semconv.ARENA_FRAGMENTATION: _read_fragmentation,
+        semconv.KV_BYTES: _read_states(_kv, semconv.KV_STATE),
         semconv.PRESSURE_LEVEL: _read_level,
         semconv.PRESSURE_RATIO: _read_signals,
         semconv.SESSIONS: _read_sessions,

@@ -12,6 +12,7 @@ from otelctx.telemetry import instruments as module
 from otelctx.telemetry.instruments import (
     instruments,
     observe_arena,
+    observe_fragmentation,
     observe_kv,
     observe_pressure,
     observe_sessions,
@@ -23,6 +24,7 @@ from otelctx.telemetry.instruments import (
 def test_every_metric_of_the_table_exists_with_its_unit_and_bounds(seen: Any) -> None:
     made = instruments()
     ends = [observe_arena(lambda: {"used": 1}), observe_sessions(lambda: 2)]
+    ends += [observe_fragmentation(lambda: (96, 128))]
     ends += [observe_kv(lambda: {"actual": 1}), observe_pressure(lambda: (1, {"memory": 0.8}))]
     ends += [observe_upstreams(lambda: [({"server.address": "a", "server.port": 1}, 2, 1)])]
     made.active.bucket("GET", "http").add(1)
@@ -136,12 +138,29 @@ def test_arenas_and_stores_of_one_process_are_added_up_until_they_end(seen: Any)
     instruments()
     ends = [observe_arena(lambda: {"used": 3, "free": 5}), observe_arena(lambda: {"used": 1})]
     ends += [observe_sessions(lambda: 4), observe_sessions(lambda: 6)]
-    assert {p.attributes["state"]: p.value for p in seen.points(semconv.ARENA_PAGES)} == {"used": 4, "free": 5}
+    assert {p.attributes[semconv.ARENA_STATE]: p.value for p in seen.points(semconv.ARENA_PAGES)} == {
+        "used": 4,
+        "free": 5,
+    }
     assert [p.value for p in seen.points(semconv.SESSIONS)] == [10]
     for end in ends:
         end()
     assert seen.points(semconv.SESSIONS) == []
     assert module._arenas == {}
+
+
+def test_fragmentation_is_the_empty_share_of_all_used_pages(seen: Any) -> None:
+    instruments()
+    ends = [observe_fragmentation(lambda: (96, 128)), observe_fragmentation(lambda: (32, 128))]
+    assert [p.value for p in seen.points(semconv.ARENA_FRAGMENTATION)] == [0.5]
+    ends.pop()()
+    assert [p.value for p in seen.points(semconv.ARENA_FRAGMENTATION)] == [0.25]
+    ends.pop()()
+    assert seen.points(semconv.ARENA_FRAGMENTATION) == []
+    ends = [observe_fragmentation(lambda: (0, 0)), observe_fragmentation(lambda: (65, 64))]
+    assert [p.value for p in seen.points(semconv.ARENA_FRAGMENTATION)] == [0], "read while a session came"
+    for end in ends:
+        end()
 
 
 def test_of_several_workers_in_a_process_the_pressure_of_the_worst_is_told(seen: Any) -> None:
@@ -152,7 +171,10 @@ def test_of_several_workers_in_a_process_the_pressure_of_the_worst_is_told(seen:
     assert [p.value for p in seen.points(semconv.PRESSURE_LEVEL)] == [2]
     ratios = {p.attributes[semconv.PRESSURE_SIGNAL]: p.value for p in seen.points(semconv.PRESSURE_RATIO)}
     assert ratios == {"memory": 0.85, "latency": 1.6}
-    assert {p.attributes["state"]: p.value for p in seen.points(semconv.KV_BYTES)} == {"actual": 15, "budget": 20}
+    assert {p.attributes[semconv.KV_STATE]: p.value for p in seen.points(semconv.KV_BYTES)} == {
+        "actual": 15,
+        "budget": 20,
+    }
     for end in ends:
         end()
     assert seen.points(semconv.PRESSURE_LEVEL) == seen.points(semconv.PRESSURE_RATIO) == []

@@ -37,7 +37,7 @@ from otelctx.inference.stopping import StopMatcher
 from otelctx.inference.thread import EngineThread
 from otelctx.inference.tokenizer import ChatTokenizer, SpecialTokens
 from otelctx.inference.turn import Chunk, Message, TurnRequest, messages_of
-from otelctx.semconv import ACTION, EVENT_SESSION_EXPIRED, REASON
+from otelctx.semconv import ACTION, EVENT_SESSION_EXPIRED, LOOKUP_RESULT, REASON
 from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.store import Lease, SessionStore
 from otelctx.sessions.store import Limits as StoreLimits
@@ -363,4 +363,4 @@ def _dropped(tokens: int) -> None:
 
 
 def _looked_up(result: str) -> None:
-    instruments().session_lookups.add(1, {"result": result})
+    instruments().session_lookups.add(1, {LOOKUP_RESULT: result})

@@ -65,7 +65,7 @@ async def test_a_turn_is_one_span_with_its_phases(otelctx_capture: Captured, mak
     assert decode.attributes["gen_ai.usage.output_tokens"] == 20
     assert otelctx_capture.metric("gen_ai.server.time_per_output_token").count == 2
     assert otelctx_capture.metric("otelctx.kv.tokens", otelctx__action="reused").value == usage.cached_tokens
-    assert otelctx_capture.metric("otelctx.session.lookups", result="hit").value == 1
+    assert otelctx_capture.metric("otelctx.session.lookups", otelctx__session__lookup__result="hit").value == 1
 
 
 async def test_truncation_is_an_event_with_numbers_on_both_spans(
@@ -276,7 +276,7 @@ async def test_pages_and_sessions_are_gauges_while_the_engine_lives(
 ) -> None:
     engine = make_engine()
     await ask(engine, "hello", session="s", max_tokens=1)
-    assert otelctx_capture.metric("otelctx.arena.pages", state="used").value == 1
+    assert otelctx_capture.metric("otelctx.arena.pages", otelctx__arena__state="used").value == 1
     assert otelctx_capture.metric("otelctx.sessions").value == 1
 
 
