@@ -23,6 +23,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from itertools import islice
 from types import TracebackType
 
 from otelctx.errors import ConfigError, Overloaded, SessionBusy, SessionDeadline, SessionNotFound
@@ -128,6 +129,16 @@ class SessionStore:
     @property
     def leases(self) -> int:
         return len(self._held)
+
+    def occupancy(self, sample: int = 1024) -> tuple[int, int]:
+        """Tokens that sessions keep, and tokens that the pages of their windows could hold. One minus their quotient is
+        the arena's fragmentation: each window has a page for its prefix, one for its oldest tokens and one for its
+        newest that need not be full.
+
+        Of at most ``sample`` sessions, and of each its current version: this is read for every export, from any thread.
+        """
+        found = [record.window.occupancy for record in list(islice(self._records.values(), sample))]
+        return sum(kept for kept, _ in found), sum(room for _, room in found)
 
     def get(self, session_id: str, owner: str) -> SessionRecord:
         """The record, to look at. Raises :class:`~otelctx.errors.SessionNotFound`, in the same words whether the

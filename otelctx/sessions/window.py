@@ -117,16 +117,25 @@ class TokenWindow:
 
     @property
     def committed(self) -> Counts:
-        """What the last commit left. From any thread, also while a transaction is open.
+        """What the last commit left. From any thread, also while a transaction is open."""
+        version, head, tail, pinned = self._committed()
+        return Counts(version, pinned + tail - head, head - pinned)
 
-        An open transaction knows what was before it; without one, what was read counts if none has begun meanwhile.
-        """
+    @property
+    def occupancy(self) -> tuple[int, int]:
+        """How many tokens the last commit left, and how many the pages that hold them could. From any thread."""
+        _, head, tail, pinned = self._committed()
+        return pinned + tail - head, PAGE * len(logical_pages(pinned, head, tail))
+
+    def _committed(self) -> tuple[int, int, int, int]:
+        """Version, head, tail and pinned. An open transaction knows what was before it; without one, what was read
+        counts if none has begun meanwhile."""
         while True:
             epoch, tx = self._epoch, self._tx
             at = self if tx is None else tx
-            counts = Counts(at.version, at.pinned + at.tail - at.head, at.head - at.pinned)
+            found = (at.version, at.head, at.tail, at.pinned)
             if tx is not None or (self._epoch == epoch and self._tx is None):
-                return counts
+                return found
 
     def snapshot(self) -> Snapshot:
         """What the last commit left, with references to its pages: to be released. Raises

@@ -42,7 +42,14 @@ from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.store import Lease, SessionStore
 from otelctx.sessions.store import Limits as StoreLimits
 from otelctx.telemetry import events
-from otelctx.telemetry.instruments import instruments, observe_arena, observe_kv, observe_pressure, observe_sessions
+from otelctx.telemetry.instruments import (
+    instruments,
+    observe_arena,
+    observe_fragmentation,
+    observe_kv,
+    observe_pressure,
+    observe_sessions,
+)
 
 __all__ = ["TransformersEngine"]
 
@@ -181,6 +188,7 @@ class TransformersEngine:
         thread.start(self._core)
         self._unobserve = [
             observe_arena(self._pages),
+            observe_fragmentation(self._store.occupancy),
             observe_sessions(lambda: self._store.sessions),
             observe_kv(self._reserved.kv_bytes),
             observe_pressure(lambda: (self._ladder.level, self._ladder.signals())),

@@ -359,7 +359,7 @@ async def test_level_signals_and_kv_bytes_are_gauges(
     await until(lambda: engine._core.active == 1)
     each = engine._runner.kv.bytes_per_token
     tokens = {
-        state: otelctx_capture.metric("otelctx.kv.bytes", state=state).value / each
+        state: otelctx_capture.metric("otelctx.kv.bytes", otelctx__kv__state=state).value / each
         for state in ("predicted", "reserved", "budget", "actual")
     }
     assert tokens["budget"] == 1024 == engine._core.budget_tokens

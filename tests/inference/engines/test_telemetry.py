@@ -278,6 +278,8 @@ async def test_pages_and_sessions_are_gauges_while_the_engine_lives(
     await ask(engine, "hello", session="s", max_tokens=1)
     assert otelctx_capture.metric("otelctx.arena.pages", otelctx__arena__state="used").value == 1
     assert otelctx_capture.metric("otelctx.sessions").value == 1
+    used = (await engine.session_state("s"))["window"]["used"]
+    assert otelctx_capture.metric("otelctx.arena.fragmentation").value == pytest.approx(1 - used / 64)
 
 
 async def test_content_is_on_spans_only_when_asked_for(
