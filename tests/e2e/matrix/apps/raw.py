@@ -29,7 +29,7 @@ calls ``support.enter()`` before anything else, websockets' before they accept.
 ====================================  ===================================================================
 
 Any other path is 404 in the framework's way, any other method what the framework makes of it. What a framework can't
-do at all is said in ``CANNOT`` of ``tables.py``, where its routes' templates and exceptions stand as well.
+do at all is said in ``CANNOT`` of ``harness/tables.py``, where its routes' templates and exceptions stand as well.
 """
 
 from __future__ import annotations
