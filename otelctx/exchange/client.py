@@ -216,6 +216,7 @@ class ClientExchange:
         if standing is not None and len(ack_lines) == 1 and standing.answers(ack_lines[0], era, now):
             self.ack_kind, self.ack_size = _ACK, standing.size
             return Verdict.DONE
+        self.ack_kind, self.ack_size = None, 0  # that of the first attempt is not the repetition's
         link, offer = self._link, self._offered()
         if offer is None or link is None or not (self.headers or self.members):
             return Verdict.DONE  # nothing of ours went out: what came says nothing of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -14,9 +14,10 @@ from otelctx.errors import Overloaded, TokenLimitExceeded
 from otelctx.inference.desk import SessionDesk
 from otelctx.inference.engines.base import EngineStats
 from otelctx.inference.sampling import Params
-from otelctx.inference.turn import Chunk, Message, TurnRequest, TurnResult, Usage, messages_of
+from otelctx.inference.turn import Chunk, Limit, Message, Outcome, TurnRequest, TurnResult, Usage, messages_of
 from otelctx.sessions.arena import Arena
 from otelctx.sessions.store import Lease, Limits, SessionStore
+from otelctx.testing.clock import ManualClock
 
 __all__ = ["FakeEngine"]
 
@@ -27,9 +28,12 @@ _REPLY: Final = ("Hello", " there", ", friend", ".")
 class FakeEngine:
     """Answers every turn with ``reply``, one token a piece.
 
-    - ``window``: tokens; a prompt of more words is refused.
+    - ``window``: tokens. A prompt of so many words leaves no room for an answer and is refused; an answer that fills it
+      ends there, with ``length``.
     - ``refuse``: raised by every admission.
     - ``fail``: raised after ``fail_after`` pieces instead of going on.
+    - ``first``, ``each``: seconds that the first piece and each further one take, by ``clock``: a
+      :class:`~otelctx.testing.clock.ManualClock` on which they take no time, or by default the real one.
     - ``gate``: if given, each piece after the first waits until it is set: a turn that is still running.
 
     ``turns`` keeps the requests, ``outcomes`` how each ended; ``begun`` is set by the first that was admitted.
@@ -44,6 +48,9 @@ class FakeEngine:
         refuse: Exception | None = None,
         fail: Exception | None = None,
         fail_after: int = 1,
+        first: float = 0.0,
+        each: float = 0.0,
+        clock: ManualClock | None = None,
         gate: asyncio.Event | None = None,
     ) -> None:
         self.name = name
@@ -53,16 +60,18 @@ class FakeEngine:
         self.refuse = refuse
         self.fail = fail
         self.fail_after = fail_after
+        self.first = first
+        self.each = each
+        self.now: Callable[[], float] = time.monotonic if clock is None else clock
+        self.sleep: Callable[[float], Awaitable[object]] = asyncio.sleep if clock is None else clock.sleep
         self.gate = gate
         self.ready = False
         self.active = 0
         self.begun = asyncio.Event()
         self.turns: list[TurnRequest] = []
         self.outcomes: list[str] = []
-        # An answer may go past the window here.
-        limits = Limits(window=2 * window + len(self.reply), wait=0)
-        self._store = SessionStore(Arena(_PAGES), limits, time.monotonic)
-        self._desk = SessionDesk(self._store, model=name, clock=time.monotonic, run=_here)
+        self._store = SessionStore(Arena(_PAGES), Limits(window=window, wait=0), self.now)
+        self._desk = SessionDesk(self._store, model=name, clock=self.now, run=_here)
 
     async def start(self) -> None:
         self.ready = True
@@ -80,12 +89,13 @@ class FakeEngine:
         if request.session is not None:
             lease = await self._store.lease(request.session, request.owner)
         prompt = _tokens(request) + (lease.window.kept if lease is not None else 0)
-        if prompt > self.window:
+        if prompt >= self.window:
             if lease is not None:
                 lease.release()
             self.outcomes.append("rejected")
             raise TokenLimitExceeded(
-                f"this model's maximum context length is {self.window} tokens, the prompt has {prompt}",
+                f"this model's maximum context length is {self.window} tokens, the prompt has {prompt} and the answer "
+                "needs one",
                 param="messages",
                 n_prompt_tokens=prompt,
                 max_context=self.window,
@@ -132,7 +142,7 @@ class FakeEngine:
         self.outcomes.append(outcome)
         if lease is None:
             return
-        if outcome in ("completed", "length"):
+        if outcome in ("completed", "length", "deadline"):
             record, window = lease.record, lease.window
             tx = window.begin()
             window.append(tx, range(window.kept, tokens))
@@ -162,44 +172,62 @@ class FakeAdmitted:
         self._request = request
         self._lease = lease
         self._over = False
+        self._begun = engine.now()
+        self._first: float | None = None
         self._scope = current_scope()
         if self._scope is not None:
             self._scope.report(self.window)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         engine, request = self._engine, self._request
-        allowed = len(engine.reply) if request.max_tokens is None else request.max_tokens
-        pieces = engine.reply[:allowed]
+        count, limit = self._allowed()
+        written = 0
         try:
-            for index, piece in enumerate(pieces):
+            while written < count:
                 await asyncio.sleep(0)  # a token takes its time: others get their turn
-                if index and engine.gate is not None:
+                if seconds := engine.each if written else engine.first:
+                    await engine.sleep(seconds)
+                if written and engine.gate is not None:
                     await engine.gate.wait()
-                if engine.fail is not None and index >= engine.fail_after:
+                if request.deadline is not None and engine.now() - self._begun >= request.deadline:
+                    limit = "deadline"
+                    break
+                if engine.fail is not None and written >= engine.fail_after:
                     self._end("error", 0)
                     raise engine.fail
-                yield Chunk(piece)
-            yield self._last(len(pieces))
+                if not written:
+                    self._first = engine.now() - self._begun
+                written += 1
+                yield Chunk(engine.reply[written - 1])
+            yield self._last(written, limit)
         finally:
             self._end("cancelled", 0)
+
+    def _allowed(self) -> tuple[int, Limit | None]:
+        """Tokens of the answer, and what ends it if it is not whole."""
+        whole, room = len(self._engine.reply), self._engine.window - self.prompt_tokens
+        asked = self._request.max_tokens
+        if asked is not None and asked < whole and asked <= room:
+            return asked, "output"
+        return (whole, None) if whole <= room else (room, "context")
 
     async def aclose(self) -> None:
         self._end("cancelled", 0)
 
-    def _last(self, count: int) -> Chunk:
-        stopped = count == len(self._engine.reply)
+    def _last(self, count: int, limit: Limit | None) -> Chunk:
         used = self.prompt_tokens + count
         if self._scope is not None:
             self._scope.record(USAGE_INPUT.spec, self.prompt_tokens)
             self._scope.record(USAGE_OUTPUT.spec, count)
-        self._end("completed" if stopped else "length", used)
+        outcome: Outcome = "completed" if limit is None else "deadline" if limit == "deadline" else "length"
+        self._end(outcome, used)
         result = TurnResult(
-            "stop" if stopped else "length",
-            "completed" if stopped else "length",
+            "stop" if limit is None else "length",
+            outcome,
             Usage(self.prompt_tokens, count),
-            limit=None if stopped else "output",
+            limit=limit,
             window=Window(used, self._engine.window, version=len(self._engine.turns)),
-            time_to_first_token=0.0,
+            time_to_first_token=self._first,
             session=self._request.session,
         )
         return Chunk("", result.finish_reason, result)

@@ -1,4 +1,4 @@
-"""Spans and metric points as plain values, whichever way they were received."""
+"""Spans, log records and metric points as plain values, whichever way they were received."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-__all__ = ["Point", "SeenEvent", "SeenSpan", "only"]
+__all__ = ["Point", "SeenEvent", "SeenLog", "SeenSpan", "only"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,20 @@ class SeenSpan:
 
     def _names(self) -> list[str]:
         return [e.name for e in self.events]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLog:
+    """One log record. ``name`` is that of an event, else empty; ``severity`` as OpenTelemetry writes it (``INFO``); ids
+    are lower-case hex, empty outside a trace; ``time`` is Unix nanoseconds."""
+
+    name: str
+    body: Any
+    time: int
+    severity: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    trace_id: str = ""
+    span_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
