@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from otelctx.asgi.middleware import ContextMiddleware, wrap
     from otelctx.clients.dispatch import instrument
     from otelctx.context.current import ContextKey, UpKey, session
+    from otelctx.context.keep import in_context, keep_context
     from otelctx.context.state import Window
     from otelctx.errors import OtelctxError
     from otelctx.sdk.configure import configure
@@ -30,8 +31,10 @@ __all__ = [
     "configure",
     "gateway",
     "grpc",
+    "in_context",
     "inference",
     "instrument",
+    "keep_context",
     "serving",
     "session",
     "testing",
@@ -48,8 +51,10 @@ _OWNERS = {
     "configure": "otelctx.sdk.configure",
     "gateway": "otelctx.gateway",
     "grpc": "otelctx.grpc",
+    "in_context": "otelctx.context.keep",
     "inference": "otelctx.inference",
     "instrument": "otelctx.clients.dispatch",
+    "keep_context": "otelctx.context.keep",
     "serving": "otelctx.serving",
     "session": "otelctx.context.current",
     "testing": "otelctx.testing",

@@ -88,3 +88,14 @@ def test(client: httpx.Client) -> None:
     with capture() as seen:
         client.post("/chat")
         assert seen.span("POST /chat").event("otelctx.truncation")
+
+
+@otelctx.keep_context
+async def tokens(n: int) -> AsyncIterator[str]:
+    yield str(n)
+
+
+def kept(numbers: Iterator[int]) -> None:
+    assert_type(tokens(3), AsyncIterator[str])
+    assert_type(otelctx.keep_context(numbers), Iterator[int])
+    assert_type(otelctx.in_context(len)("abc"), int)
