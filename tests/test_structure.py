@@ -27,7 +27,7 @@ CORE_IMPORTS = {
 
 HEAVY = (
     "torch", "transformers", "redis", "grpc", "httpx", "httpx2", "aiohttp", "requests", "starlette", "fastapi", "numpy",
-    "opentelemetry.sdk", "typer",
+    "opentelemetry.sdk", "typer", "asgiref", "django", "litestar", "quart",
 )  # fmt: skip
 
 

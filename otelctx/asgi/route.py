@@ -1,30 +1,29 @@
 """``http.route``: the template of the route that handled a request, never the path itself.
 
 A tenant's id on a metric is both a leak and a flood of series, so what can't be traced back to a template gives no
-route at all. Frameworks are read by what they leave in the scope; none is imported.
+route at all. Frameworks are read by what they leave in the scope; none is imported. A template is in its framework's
+own format, as the conventions have it: ``/users/{id}`` of Starlette, FastAPI and Litestar, ``/users/<int:id>`` of Quart
+and Django.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from opentelemetry.context import Context
 
+from otelctx.asgi.mounts import leaf, mounted
 from otelctx.telemetry.events import server_span
 
 __all__ = ["route_of", "set_route"]
-
-_PARAMETER: Final = re.compile(r"\{([^}:]+)(?::[^}]*)?\}")
-_MOUNT_TAIL: Final = "/{path}"  # how Starlette ends the template of a mount
-_MAX_DEPTH: Final = 16
 
 
 def set_route(route: str, context: Context | None = None) -> None:
     """Name the route of the current request yourself, for frameworks that leave no template in the scope.
 
-    ``route`` is a template such as ``/users/{id}``. Outside a request it does nothing.
+    ``route`` is a template such as ``/users/{id}``, with the application's root in front of it. Outside a request it
+    does nothing.
     """
     span = server_span(context)
     if span is not None and hasattr(span, "route"):
@@ -33,59 +32,38 @@ def set_route(route: str, context: Context | None = None) -> None:
 
 def route_of(scope: Mapping[str, Any]) -> str | None:
     """The template that the application left in ``scope``, with the application's root and all mounts before it."""
+    template = scope.get("path_template")
+    if template is not None:
+        return _litestar(scope, template)
+    found = _own(scope)
+    return None if found is None else mounted(scope, found)
+
+
+def _own(scope: Mapping[str, Any]) -> str | None:
+    """What the innermost router has matched; empty for a mount whose inside names nothing."""
     fastapi = scope.get("fastapi")
-    effective = fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
-    found = getattr(effective, "path_format", None)
+    if isinstance(fastapi, dict):
+        found = getattr(fastapi.get("effective_route_context"), "path_format", None)
+        if isinstance(found, str) and found:  # it is empty for what isn't FastAPI's own, such as a mount
+            return found
     route = scope.get("route")
-    if not isinstance(found, str):
-        found = getattr(route, "path_format", None)
-    if not isinstance(found, str):
-        found = scope.get("path_template")  # Litestar
-        return found if isinstance(found, str) else None
-    if effective is None and found.endswith(_MOUNT_TAIL) and hasattr(route, "routes"):
+    found = getattr(route, "path_format", None)
+    if isinstance(found, str):
         # The mount itself was the last to match: its own part of the path is in root_path already.
-        found = ""
-    root: str = scope.get("root_path") or ""
-    app_root = scope.get("app_root_path")
-    if not isinstance(app_root, str):
-        return (root.rstrip("/") + found) or "/"  # nothing is mounted: the root is configuration, not a parameter
-    mounts = _mounts(scope, root[len(app_root) :], found)
-    return None if mounts is None else (app_root.rstrip("/") + mounts + found) or "/"
+        return "" if found.endswith("/{path}") and hasattr(route, "routes") else found
+    return leaf(scope)  # FastAPI leaves no route for what isn't its own: add_route(), /docs, a mount
 
 
-def _mounts(scope: Mapping[str, Any], path: str, inner: str) -> str | None:
-    """Template of the mounts that took ``path`` off the front, or ``None`` if it can't be told."""
-    if not path:
-        return ""
-    routes = getattr(scope.get("router"), "routes", None)  # the outermost router leaves itself there
-    found = _walk(routes, path, 0) if routes is not None else None
-    return found if found is not None else _put_back(path, scope.get("path_params") or {}, inner)
-
-
-def _walk(routes: Iterable[Any], path: str, depth: int) -> str | None:
-    """Match ``path`` against the mounts, as the routers did."""
-    if depth > _MAX_DEPTH:
+def _litestar(scope: Mapping[str, Any], template: object) -> str | None:
+    if not isinstance(template, str):
         return None
-    for route in routes:
-        inner = getattr(route, "routes", None)
-        template = getattr(route, "path_format", None)
-        if inner is None or not isinstance(template, str) or not template.endswith(_MOUNT_TAIL):
-            continue
-        match = route.path_regex.match(path + "/")
-        if match is None:
-            continue
-        own, rest = template[: -len(_MOUNT_TAIL)], "/" + match["path"].rstrip("/")
-        below = "" if rest == "/" else _walk(inner, rest, depth + 1)
-        if below is not None:
-            return own + below
-    return None
-
-
-def _put_back(path: str, params: Mapping[str, Any], inner: str) -> str | None:
-    """``path`` with the values of the mounts' parameters put back to ``{name}``; each must be found."""
-    own = set(_PARAMETER.findall(inner))
-    names = {str(value): name for name, value in params.items() if name not in own}
-    segments = path.split("/")
-    if not names.keys() <= set(segments):
+    if template:
+        return mounted(scope, template, values=False)  # path_params are Litestar's own by now
+    # A mount, whose template is its path: it takes no parameters.
+    handler = scope.get("route_handler")
+    app = scope.get("litestar_app")
+    paths = {r.path for r in getattr(app, "routes", ()) if getattr(r, "route_handler", None) is handler}
+    if len(paths) != 1:
         return None
-    return "/".join(f"{{{names[s]}}}" if s in names else s for s in segments)
+    inner = _own(scope)  # visible unless the mount was told to copy the scope
+    return mounted(scope, paths.pop() + (inner or ""), values=False)
