@@ -7,7 +7,7 @@ import os
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from opentelemetry import propagate
+from opentelemetry import propagate, trace
 from opentelemetry.propagators.composite import CompositePropagator
 
 from otelctx.errors import ConfigError
@@ -33,8 +33,9 @@ def configure(
 
     Providers that are set already are reused. Otherwise the SDK's configurator makes them from the ``OTEL_*``
     variables, with OTLP over gRPC where those say nothing; ``OTEL_SERVICE_NAME`` goes before ``service_name``. Our
-    propagator is added to the global one, never put in its place. ``events`` is how context-window events are emitted
-    (``OTELCTX_EVENTS`` by default); ``logs=False`` leaves the standard library's logging alone.
+    propagator is added to the global one, never put in its place, and each span gets the ``session.id`` that is current
+    where it starts. ``events`` is how context-window events are emitted (``OTELCTX_EVENTS`` by default); ``logs=False``
+    leaves the standard library's logging alone.
 
     Without it, context flows all the same. Raises :class:`~otelctx.errors.ConfigError` if the SDK is not installed, a
     named exporter is missing or a setting is wrong.
@@ -56,13 +57,16 @@ def _set_up(service_name: str | None) -> Handle:
         from otelctx.sdk.handle import Deliveries, Handle
         from otelctx.sdk.providers import provide
         from otelctx.sdk.quiet import Quiet
+        from otelctx.sdk.stamp import stamp_sessions
         from otelctx.sdk.watch import Watch
     except ImportError as error:
         raise ConfigError(f"the OpenTelemetry SDK is missing ({error}): pip install 'otelctx[sdk]'") from error
     deliveries = Deliveries()
     Quiet(deliveries.failed).install()
     watch = Watch(deliveries.settled)
-    handle = Handle(provide(service_name, watch), watch, deliveries)
+    providers = provide(service_name, watch)
+    stamp_sessions(trace.get_tracer_provider())
+    handle = Handle(providers, watch, deliveries)
     # Registered after the SDK's own, hence run before them: those wait for half a minute if the collector is gone.
     atexit.register(handle.shutdown)
     if hasattr(os, "register_at_fork"):
