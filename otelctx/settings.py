@@ -13,7 +13,7 @@ from otelctx.errors import ConfigError
 from otelctx.policy.egress import Egress
 from otelctx.policy.trust import Keyring, networks
 
-__all__ = ["Settings", "read_keys"]
+__all__ = ["CaptureContent", "Settings", "read_keys"]
 
 UntrustedTrace = Literal["continue", "link"]
 OnUnknownBase = Literal["resync", "proceed"]

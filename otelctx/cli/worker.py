@@ -68,7 +68,7 @@ def _engine(options: Options, settings: Settings, say: Say) -> TransformersEngin
         model_max=loaded.model_max,
         eos_ids=loaded.eos_ids,
         pressure=PressureLimits(ttft=options.ttft_target),
-        capture_content=settings.capture_content in ("SPAN_ONLY", "SPAN_AND_EVENT"),
+        capture_content=settings.capture_content,
     )
 
 

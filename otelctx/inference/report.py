@@ -14,14 +14,16 @@ from otelctx.context.keys import INT_MAX, INT_MIN, KeySpec
 from otelctx.context.scope import Scope
 from otelctx.context.state import Window
 from otelctx.errors import OtelctxError, TokenLimitExceeded
-from otelctx.inference.content import cut_inside, messages_json
+from otelctx.inference.content import cut_inside
 from otelctx.inference.job import Admission, Ended
 from otelctx.inference.ladder import Applied, Ladder
 from otelctx.inference.overflow import Mode, Truncate
 from otelctx.inference.reuse import Miss
 from otelctx.inference.tracing import TurnTrace, outcome_of
-from otelctx.inference.turn import Message, Outcome, TurnRequest, TurnResult, Usage
+from otelctx.inference.transcript import Transcript
+from otelctx.inference.turn import Outcome, TurnRequest, TurnResult, Usage
 from otelctx.sessions.record import SessionRecord
+from otelctx.settings import CaptureContent
 from otelctx.telemetry.instruments import instruments
 
 __all__ = ["Times", "TurnReport"]
@@ -60,11 +62,11 @@ class TurnReport:
         scope: Scope | None,
         times: Times,
         ladder: Ladder | None = None,
-        capture_content: bool = False,
+        capture_content: CaptureContent = "NO_CONTENT",
     ) -> None:
         """``window`` in tokens; ``mode`` is what happens when it is full; ``scope`` is the caller's.
-        ``ladder`` says under which pressure, and is told of first tokens. ``capture_content`` puts messages and answer
-        on the span.
+        ``ladder`` says under which pressure, and is told of first tokens. ``capture_content`` says where messages
+        and answer go.
         """
         self.times = times
         self.window = Window(0, window)
@@ -81,10 +83,9 @@ class TurnReport:
         self._started = False
         self._first: float | None = None
         self._last = 0.0
-        self._parts: list[str] = []
-        self._capture = capture_content
-        if capture_content:
-            self._trace.set({semconv.GEN_AI_INPUT_MESSAGES: messages_json(request.messages)})
+        self._transcript = Transcript(request, capture_content)
+        if self._transcript.on_span:
+            self._trace.set(self._transcript.as_attributes(self._transcript.asked()))
 
     # what becomes known, in this order
 
@@ -130,7 +131,7 @@ class TurnReport:
         self._trace.enter("decode", self.times.ns(at))
 
     def text(self, text: str) -> None:
-        self._parts.append(text)
+        self._transcript.add(text)
 
     def result(self, ended: Ended) -> TurnResult:
         """What the turn's result is, if its reader takes it."""
@@ -147,7 +148,7 @@ class TurnReport:
             outcome=_OUTCOMES.get(ended.limit, "length"),
             usage=self.usage(ended.sampled),
             limit=ended.limit,
-            cut=ended.cut or (cut_inside("".join(self._parts)) if ended.limit is not None else None),
+            cut=ended.cut or (cut_inside(self._transcript.answer) if ended.limit is not None else None),
             window=self.window,
             time_to_first_token=None if self._first is None else self._first - self.times.started,
             session=self._request.session,
@@ -199,9 +200,6 @@ class TurnReport:
         instruments().window_tokens.record(self.window.used, {semconv.WINDOW_MODE: self._mode}, self._trace.context)
         found: dict[str, str | None] = {semconv.LIMIT: result.limit, semconv.CUT: result.cut}
         extra = {key: value for key, value in found.items() if value is not None}
-        if self._capture:
-            answer = Message("assistant", "".join(self._parts))
-            extra[semconv.GEN_AI_OUTPUT_MESSAGES] = messages_json([answer], result.finish_reason)
         self._end(result.outcome, tokens, finish=result.finish_reason, per_token=per_token, extra=extra)
 
     def failed(self, error: OtelctxError, sampled: int) -> None:
@@ -233,11 +231,16 @@ class TurnReport:
         first = None if self._first is None else self._first - self.times.started
         if first is not None and self._request.stream:
             attributes[semconv.GEN_AI_TIME_TO_FIRST_CHUNK] = first
+        transcript = self._transcript
+        if transcript.on_span:
+            attributes |= transcript.as_attributes(transcript.answered(finish))
+        details = transcript.asked() | transcript.answered(finish) if transcript.on_event else None
         ended = self._trace.end(
             outcome,
             self.times.ns(self.times.now()),
             error=error,
             attributes=attributes,
+            details=details,
             time_to_first_token=first,
             time_per_token=per_token,
         )
@@ -331,6 +334,12 @@ def _asked(request: TurnRequest) -> dict[str, AttributeValue]:
     }
     if request.max_tokens is not None:
         asked[semconv.GEN_AI_REQUEST_MAX_TOKENS] = min(request.max_tokens, INT_MAX)
+    if params.top_k:
+        asked[semconv.GEN_AI_REQUEST_TOP_K] = min(params.top_k, INT_MAX)
+    if params.frequency_penalty:
+        asked[semconv.GEN_AI_REQUEST_FREQUENCY_PENALTY] = float(params.frequency_penalty)
+    if params.presence_penalty:
+        asked[semconv.GEN_AI_REQUEST_PRESENCE_PENALTY] = float(params.presence_penalty)
     # Telemetry carries 64 bits; one integer beyond them would cost the whole batch of spans.
     if params.seed is not None and INT_MIN <= params.seed <= INT_MAX:
         asked[semconv.GEN_AI_REQUEST_SEED] = params.seed

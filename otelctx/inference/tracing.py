@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -32,7 +32,7 @@ from otelctx.errors import (
     TokenLimitExceeded,
 )
 from otelctx.inference.turn import Outcome
-from otelctx.telemetry import events
+from otelctx.telemetry import events, sanitize
 from otelctx.telemetry.instruments import instruments, tracer
 
 __all__ = ["PROVIDER", "TurnTrace", "outcome_of"]
@@ -54,6 +54,12 @@ _FLAGS: Final = {
     semconv.EVENT_DEGRADATION: semconv.DEGRADED,
 }
 _SUCCESSFUL: Final = ("completed", "length")
+_DETAILS: Final = (
+    semconv.ERROR_TYPE,
+    semconv.GEN_AI_FINISH_REASONS,
+    semconv.GEN_AI_INPUT_TOKENS,
+    semconv.GEN_AI_OUTPUT_TOKENS,
+)
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -129,11 +135,13 @@ class TurnTrace:
         *,
         error: BaseException | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
+        details: Mapping[str, Any] | None = None,
         time_to_first_token: float | None = None,
         time_per_token: float | None = None,
     ) -> bool:
         """The turn is over: running phase and span end, durations (in seconds) and the terminal counter are recorded.
 
+        ``details``, messages and answer, go into a log record with what else is known; ``None``: there is none.
         Only the first call counts; returns whether this was it.
         """
         if self._ended:
@@ -146,12 +154,27 @@ class TurnTrace:
             final[semconv.SESSION_ID_ATTRIBUTE] = self._session
         if kind is not None:
             final[semconv.ERROR_TYPE] = kind
-            self._span.set_status(StatusCode.ERROR, str(error))
+            self._span.set_status(StatusCode.ERROR, _described(error))
+        if outcome in _SUCCESSFUL:
+            final[semconv.GEN_AI_RESPONSE_MODEL] = self._model
         self._span.set_attributes(final)
+        if details is not None:
+            events.record(semconv.EVENT_INFERENCE_DETAILS, self._known(final) | dict(details), self._inner)
         self.enter(None, ended)
         self._measure(outcome, kind, (ended - self._started) / 1e9, time_to_first_token, time_per_token)
         self._span.end(max(self._started, ended))
         return True
+
+    def _known(self, final: Mapping[str, AttributeValue]) -> dict[str, Any]:
+        """What the record of a turn's details says beside them."""
+        known: dict[str, Any] = {
+            semconv.GEN_AI_OPERATION: _OPERATION,
+            semconv.GEN_AI_PROVIDER: PROVIDER,
+            semconv.GEN_AI_REQUEST_MODEL: self._model,
+        }
+        if self._session is not None:
+            known[semconv.GEN_AI_CONVERSATION_ID] = self._session
+        return known | {key: final[key] for key in _DETAILS if key in final}
 
     def _measure(
         self, outcome: Outcome, kind: str | None, duration: float, first: float | None, per_token: float | None
@@ -168,6 +191,12 @@ class TurnTrace:
             made.time_to_first_token.record(first, common, context)
         if outcome in _SUCCESSFUL and per_token is not None:
             made.time_per_output_token.record(per_token, common, context)
+
+
+def _described(error: BaseException | None) -> str | None:
+    """The status' description: our own words, which repeat nothing of a prompt. Of others nobody knows what is in them:
+    a template's error quotes the messages."""
+    return sanitize.text(str(error), 256) if isinstance(error, OtelctxError) else None
 
 
 def _error_type(error: BaseException) -> str:

@@ -69,11 +69,7 @@ STANDARD_EVENTS: Final[dict[str, Event]] = {
                 required=(genai.GEN_AI_OPERATION, genai.GEN_AI_PROVIDER),
                 conditional=(http.ERROR_TYPE, genai.GEN_AI_REQUEST_MODEL, genai.GEN_AI_CONVERSATION_ID),
                 recommended=(genai.GEN_AI_FINISH_REASONS, genai.GEN_AI_INPUT_TOKENS, genai.GEN_AI_OUTPUT_TOKENS),
-                opt_in=(
-                    genai.GEN_AI_INPUT_MESSAGES,
-                    genai.GEN_AI_OUTPUT_MESSAGES,
-                    genai.GEN_AI_SYSTEM_INSTRUCTIONS,
-                ),
+                opt_in=(genai.GEN_AI_INPUT_MESSAGES, genai.GEN_AI_OUTPUT_MESSAGES),
             ),
             "gen_ai",
         ),

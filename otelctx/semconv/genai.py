@@ -16,9 +16,11 @@ GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
 GEN_AI_REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 GEN_AI_REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
 GEN_AI_REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+GEN_AI_REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+GEN_AI_REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
+GEN_AI_REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
 GEN_AI_REQUEST_SEED: Final = "gen_ai.request.seed"
 GEN_AI_REQUEST_STREAM: Final = "gen_ai.request.stream"
-GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
@@ -29,7 +31,6 @@ GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
 GEN_AI_COMPACTED: Final = "gen_ai.conversation.compacted"
 GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
 GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
-GEN_AI_SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
 
 _row: Final = partial(Attribute, source="gen_ai")
 
@@ -42,9 +43,11 @@ GEN_AI_ATTRIBUTES: Final[dict[str, Attribute]] = {
         _row(GEN_AI_REQUEST_MAX_TOKENS, "int", "tokens asked for"),
         _row(GEN_AI_REQUEST_TEMPERATURE, "double", "temperature of sampling"),
         _row(GEN_AI_REQUEST_TOP_P, "double", "top-p of sampling"),
+        _row(GEN_AI_REQUEST_TOP_K, "int", "top-k of sampling, if it is limited"),
+        _row(GEN_AI_REQUEST_FREQUENCY_PENALTY, "double", "frequency penalty, if there is one"),
+        _row(GEN_AI_REQUEST_PRESENCE_PENALTY, "double", "presence penalty, if there is one"),
         _row(GEN_AI_REQUEST_SEED, "int", "seed of sampling, where it has 64 bits", unbounded=True),
         _row(GEN_AI_REQUEST_STREAM, "boolean", "true if the answer is streamed; never false"),
-        _row(GEN_AI_RESPONSE_ID, "string", "id of the answer", unbounded=True),
         _row(GEN_AI_RESPONSE_MODEL, "string", "the model that answers"),
         _row(
             GEN_AI_FINISH_REASONS,
@@ -60,8 +63,5 @@ GEN_AI_ATTRIBUTES: Final[dict[str, Attribute]] = {
         _row(GEN_AI_COMPACTED, "boolean", "true if part of the conversation was left out; never false"),
         _row(GEN_AI_INPUT_MESSAGES, "string", "the messages, as JSON of the conventions' schema", unbounded=True),
         _row(GEN_AI_OUTPUT_MESSAGES, "string", "the answer, as JSON of the conventions' schema", unbounded=True),
-        _row(
-            GEN_AI_SYSTEM_INSTRUCTIONS, "string", "system messages, as JSON of the conventions' schema", unbounded=True
-        ),
     )
 }

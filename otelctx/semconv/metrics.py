@@ -60,7 +60,6 @@ _RPC_CLIENT: Final[Uses] = _RPC_SERVER | uses(conditional=(http.SERVER_ADDRESS, 
 _GEN_AI: Final = uses(
     required=(genai.GEN_AI_OPERATION, genai.GEN_AI_PROVIDER),
     conditional=(genai.GEN_AI_REQUEST_MODEL,),
-    recommended=(genai.GEN_AI_RESPONSE_MODEL,),
 )
 _TURN: Final[Uses] = _GEN_AI | uses(conditional=(http.ERROR_TYPE,))
 _FRAME: Final = uses(required=(own.FRAME_KIND, own.FRAME_DIRECTION))

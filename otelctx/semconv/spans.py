@@ -88,6 +88,7 @@ _INFERENCE: Final = uses(
         genai.GEN_AI_CONVERSATION_ID,
         genai.GEN_AI_REQUEST_MODEL,
         genai.GEN_AI_REQUEST_SEED,
+        genai.GEN_AI_REQUEST_TOP_K,
         genai.GEN_AI_REQUEST_STREAM,
         genai.GEN_AI_COMPACTED,
         own.LIMIT,
@@ -102,14 +103,15 @@ _INFERENCE: Final = uses(
         genai.GEN_AI_REQUEST_MAX_TOKENS,
         genai.GEN_AI_REQUEST_TEMPERATURE,
         genai.GEN_AI_REQUEST_TOP_P,
-        genai.GEN_AI_RESPONSE_ID,
+        genai.GEN_AI_REQUEST_FREQUENCY_PENALTY,
+        genai.GEN_AI_REQUEST_PRESENCE_PENALTY,
         genai.GEN_AI_RESPONSE_MODEL,
         genai.GEN_AI_FINISH_REASONS,
         genai.GEN_AI_TIME_TO_FIRST_CHUNK,
         genai.GEN_AI_CACHE_READ_TOKENS,
         *_USAGE,
     ),
-    opt_in=(genai.GEN_AI_INPUT_MESSAGES, genai.GEN_AI_OUTPUT_MESSAGES, genai.GEN_AI_SYSTEM_INSTRUCTIONS),
+    opt_in=(genai.GEN_AI_INPUT_MESSAGES, genai.GEN_AI_OUTPUT_MESSAGES),
 )
 
 SPANS: Final[dict[str, SpanType]] = {

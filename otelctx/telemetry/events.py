@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import time_ns
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from opentelemetry import _logs, trace
 from opentelemetry import context as otel_context
@@ -20,9 +20,9 @@ from opentelemetry.util.types import AttributeValue
 import otelctx.semconv as semconv
 from otelctx.semconv import METRICS
 from otelctx.telemetry.feed import FEED, Item
-from otelctx.telemetry.instruments import NAME, instruments
+from otelctx.telemetry.instruments import NAME, SCHEMA_URL, instruments
 
-__all__ = ["Mode", "emit", "enter_server_span", "server_span", "set_mode", "set_server_span"]
+__all__ = ["Mode", "emit", "enter_server_span", "record", "server_span", "set_mode", "set_server_span"]
 
 Mode = Literal["span", "log", "both"]
 SERVER_SPAN: Final = otel_context.create_key("otelctx-server-span")
@@ -88,12 +88,17 @@ def emit(
             if flag is not None:
                 seen.set_attribute(flag, True)
     if _mode != "span":
-        _logs.get_logger(NAME).emit(
-            timestamp=time_ns(),
-            context=trace.set_span_in_context(target, context),
-            severity_number=SeverityNumber.INFO,
-            attributes=values,
-            event_name=name,
-        )
+        record(name, values, trace.set_span_in_context(target, context))
     hexed = (trace.format_trace_id(ids.trace_id), trace.format_span_id(ids.span_id)) if ids.is_valid else ("", "")
     FEED.add(Item(time_ns(), name, values, *hexed))
+
+
+def record(name: str, attributes: Mapping[str, Any], context: Context) -> None:
+    """Event ``name`` as a log record, with the ids of the span in ``context``. It has no counter and is in no feed."""
+    _logs.get_logger(NAME, schema_url=SCHEMA_URL).emit(
+        timestamp=time_ns(),
+        context=context,
+        severity_number=SeverityNumber.INFO,
+        attributes=attributes,
+        event_name=name,
+    )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from otelctx.inference.content import cut_inside, messages_json
-from otelctx.inference.turn import Message
+from otelctx.inference.content import cut_inside
 
 
 @pytest.mark.parametrize(
@@ -25,9 +22,3 @@ from otelctx.inference.turn import Message
 )
 def test_what_an_answer_was_cut_inside_of(text: str, cut: str | None) -> None:
     assert cut_inside(text) == cut
-
-
-def test_messages_are_written_as_the_conventions_say() -> None:
-    given = [Message("user", 'say "é"')]
-    assert json.loads(messages_json(given)) == [{"role": "user", "parts": [{"type": "text", "content": 'say "é"'}]}]
-    assert json.loads(messages_json(given, "stop"))[0]["finish_reason"] == "stop"

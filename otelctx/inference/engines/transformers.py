@@ -41,6 +41,7 @@ from otelctx.semconv import ACTION, EVENT_SESSION_EXPIRED, LOOKUP_RESULT, REASON
 from otelctx.sessions.arena import Arena, pages_for
 from otelctx.sessions.store import Lease, SessionStore
 from otelctx.sessions.store import Limits as StoreLimits
+from otelctx.settings import CaptureContent, Settings
 from otelctx.telemetry import events
 from otelctx.telemetry.instruments import (
     instruments,
@@ -70,7 +71,8 @@ class TransformersEngine:
     - ``special_tokens``: see :class:`~otelctx.inference.tokenizer.ChatTokenizer`.
     - ``pressure``: the target for the time to first token, and the thresholds at which requests are capped, refused and
       shed; see :mod:`otelctx.inference.pressure`.
-    - ``capture_content`` puts messages and answers on spans; ``clock`` gives monotonic seconds.
+    - ``capture_content``: whether messages and answers go on spans, on events or on both; by default what
+      ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says. ``clock`` gives monotonic seconds.
 
     The model belongs to the engine until :meth:`close`. Raises :class:`~otelctx.errors.ConfigError` for a model that
     can't be served.
@@ -92,7 +94,7 @@ class TransformersEngine:
         pages: int | None = None,
         special_tokens: SpecialTokens = "neutralise",
         pressure: PressureLimits | None = None,
-        capture_content: bool = False,
+        capture_content: CaptureContent | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if when_full not in _MODES:
@@ -107,7 +109,7 @@ class TransformersEngine:
         self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
         self._desk = SessionDesk(self._store, model=self._name, clock=clock, run=self._on_thread)
         self._clock = clock
-        self._capture_content = capture_content
+        self._capture_content = capture_content or Settings.load().capture_content
         self._eos = frozenset(eos_ids if eos_ids is not None else eos_ids_of(model, tokenizer))
         self._limits = Limits(rows=rows, queue=queue)
         self._runner = Runner(model, rows=rows, window=window)

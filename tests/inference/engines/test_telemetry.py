@@ -48,6 +48,7 @@ async def test_a_turn_is_one_span_with_its_phases(otelctx_capture: Captured, mak
         "gen_ai.request.stream": True,
         "gen_ai.conversation.id": "s",
         "session.id": "s",
+        "gen_ai.response.model": "tiny",
         "gen_ai.response.finish_reasons": ("length",),
         "gen_ai.response.time_to_first_chunk": answer.result.time_to_first_token,
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
@@ -287,7 +288,7 @@ async def test_content_is_on_spans_only_when_asked_for(
 ) -> None:
     await ask(make_engine(), "a secret", max_tokens=3)
     assert "secret" not in str(otelctx_capture.spans)
-    await ask(await make_speaker("{ tell", name="open", capture_content=True), "a question", max_tokens=6)
+    await ask(await make_speaker("{ tell", name="open", capture_content="SPAN_ONLY"), "a question", max_tokens=6)
     attributes = otelctx_capture.span("chat open").attributes
     assert "a question" in attributes["gen_ai.input.messages"]
     assert '"content": "{ t' in attributes["gen_ai.output.messages"]
