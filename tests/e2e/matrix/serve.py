@@ -23,6 +23,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from otelctx.exchange.node import set_default_node
+
 MODULES = os.environ["MATRIX_MODULES"].split(",")
 
 
@@ -150,7 +152,9 @@ async def lifespan(apps: Any, receive: Any, send: Any) -> None:
 
 
 class Control(socketserver.StreamRequestHandler):
-    """``{"op": "take"}``, ``{"op": "peek"}`` (calls only), ``{"op": "cancel", "case": …}``."""
+    """``{"op": "take"}``, ``{"op": "peek"}`` (calls only), ``{"op": "cancel", "case": …}``, and ``{"op": "forget"}``:
+    the process knows no session any more.
+    """
 
     recorder: Recorder
 
@@ -160,6 +164,8 @@ class Control(socketserver.StreamRequestHandler):
             answer: Any = {}
             if asked["op"] == "cancel":
                 self.recorder.cancel(asked["case"])
+            elif asked["op"] == "forget":
+                set_default_node(None)
             else:
                 answer = self.recorder.take() if asked["op"] == "take" else self.recorder.peek()
             self.wfile.write(json.dumps(answer).encode() + b"\n")

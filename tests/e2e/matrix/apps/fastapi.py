@@ -98,4 +98,7 @@ def added() -> FastAPI:
     return app
 
 
-VARIANTS: dict[str, Callable[[], Any]] = {"fastapi": added, "fastapi-wrapped": lambda: wrap(build(), excluded="/health")}
+VARIANTS: dict[str, Callable[[], Any]] = {
+    "fastapi": added,
+    "fastapi-wrapped": lambda: wrap(build(), excluded="/health"),
+}
