@@ -68,6 +68,10 @@ class Recorder:
     def flush(self) -> None:
         self._file.flush()
 
+    def close(self) -> None:
+        """The end: nothing may be asked for any more."""
+        self._file.close()
+
     def _started(self, engine: Any) -> None:
         engine._core._sampler = sampled_by(engine._core._sampler, self._note)
         prompted = engine._ladder.prompted

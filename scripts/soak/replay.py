@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.inference.loader import Loaded
+from otelctx.inference.pressure import Limits
 from otelctx.inference.sampling import Params
 from otelctx.inference.turn import Message, TurnRequest
 from scripts.soak.recorder import sampled_by
@@ -24,6 +25,10 @@ __all__ = ["Conversation", "Verdict", "conversations", "replay"]
 
 TOLERANCE: Final = 1e-3
 _SHOWN: Final = 5
+
+# What the worker's pressure made of a turn is in its record. The replay's own rows are as full, and slow on a busy
+# machine: pressure of its own would give a turn less output, and so drop less of its conversation.
+_CALM: Final = Limits(period=1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +123,37 @@ class _Told:
             self._verdict.wrong(f"{name}, token {at - 1}: a logit differs by {difference:.5f}")
 
 
-async def replay(found: Sequence[Conversation], loaded: Loaded, *, window: int, rows: int, seconds: float) -> Verdict:
+async def replay(
+    found: Sequence[Conversation],
+    loaded: Loaded,
+    *,
+    window: int,
+    rows: int,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
     """Judge ``found`` in its order. Those of live sessions are all judged, others until ``seconds`` have passed."""
     verdict = Verdict()
     engine = TransformersEngine(
-        loaded.model, loaded.tokenizer, window=window, rows=rows, eos_ids=loaded.eos_ids, when_full="turns"
+        loaded.model,
+        loaded.tokenizer,
+        window=window,
+        rows=rows,
+        eos_ids=loaded.eos_ids,
+        when_full="turns",
+        pressure=_CALM,
+        clock=clock,
     )
     await engine.start()
     told = _Told(verdict, loaded.eos_ids[0])
     vars(engine._core)["_sampler"] = sampled_by(told, lambda params, token, sketch: told.compare(params, sketch))
-    until = time.monotonic() + seconds
+    until = clock() + seconds
     waiting = list(enumerate(found))[::-1]
 
     async def work() -> None:
         while waiting:
             number, conversation = waiting.pop()
-            if conversation.window is None and time.monotonic() > until:
+            if conversation.window is None and clock() > until:
                 verdict.skipped += 1
             else:
                 await _conversation(engine, told, verdict, number, conversation)

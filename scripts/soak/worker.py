@@ -126,7 +126,7 @@ def main(settings: WorkerOptions) -> None:
     vars(worker).update(replaced)
     with listener("127.0.0.1", 0) as bound:
         worker.work(_options(settings), Settings.load(), bound)
-    made[1].flush()
+    made[1].close()
     watch = made[2]._watch
     Path(settings.final).write_text(json.dumps({"handed": watch.handed, "delivered": watch.delivered}))
 
