@@ -140,6 +140,10 @@ def by_hand(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def on_a_loop(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run it on an event loop of its own, with a contextvars Context of its own."""
+    """Run it on an event loop of its own, with a contextvars Context of its own. Raises ``RuntimeError`` inside of a
+    running one."""
+    if asyncio._get_running_loop() is not None:
+        coroutine.close()
+        raise RuntimeError("an event loop is running here already: await asyncio.to_thread(pair.asgi, app)")
     with asyncio.Runner() as runner:
         runner.run(coroutine, context=Context())

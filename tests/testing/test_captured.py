@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from threading import Thread
 
 import pytest
-from opentelemetry import metrics, trace
+from opentelemetry import _logs, metrics, trace
+from opentelemetry._logs import SeverityNumber
 
+from otelctx.telemetry import events
 from otelctx.testing import Captured, SeenSpan, capture
 
 
@@ -134,6 +137,58 @@ def test_the_same_name_in_two_scopes_is_two_points(meter: metrics.Meter) -> None
     assert sorted(p.value for p in seen.metrics("test.twice")) == [1, 2]
 
 
+def test_log_records_are_seen_with_their_trace_and_only_in_the_block() -> None:
+    logger = _logs.get_logger("test")
+    with capture() as seen, trace.get_tracer("test").start_as_current_span("work"):
+        logger.emit(body="out of stock", severity_number=SeverityNumber.WARN, attributes={"item": 7}, timestamp=5)
+        logger.emit(event_name="shop.paid")
+    logger.emit(body="later")
+    found = seen.log("out of stock")
+    assert (found.severity, found.attributes, found.time) == ("WARN", {"item": 7}, 5)
+    assert (found.trace_id, found.span_id) == (seen.span("work").trace_id, seen.span("work").span_id)
+    assert (seen.log("shop.paid").body, seen.log("shop.paid").severity) == (None, "")
+    assert len(seen.logs) == 2
+    with pytest.raises(LookupError, match=r"no log record 'later'; seen: out of stock, shop\.paid"):
+        seen.log("later")
+
+
+@pytest.mark.parametrize("mode", ["span", "log", "both"])
+def test_our_own_events_are_seen_however_they_go_out(mode: events.Mode) -> None:
+    events.set_mode(mode)
+    try:
+        events.emit("otelctx.eviction", {"otelctx.tokens.before": 1})
+        with capture() as seen, trace.get_tracer("test").start_as_current_span("work"):
+            events.emit("otelctx.eviction", {"otelctx.tokens.before": 9})
+            assert [event.name for event in seen.events] == ["otelctx.eviction"]
+        events.emit("otelctx.eviction", {"otelctx.tokens.before": 2})
+    finally:
+        events.set_mode("span")
+    assert seen.event("otelctx.eviction").attributes == {"otelctx.tokens.before": 9}
+    assert seen.event("otelctx.eviction").span_id == seen.span("work").span_id
+    assert seen.span("work").has_event("otelctx.eviction") is (mode != "log")
+    assert len(seen.logs) == (mode != "span")
+    with pytest.raises(LookupError, match=r"no event 'otelctx\.overflow'; seen: otelctx\.eviction"):
+        seen.event("otelctx.overflow")
+
+
+def test_more_events_than_the_feed_keeps_are_its_newest() -> None:
+    with capture() as seen:
+        for number in range(300):
+            events.emit("otelctx.eviction", {"otelctx.tokens.before": number})
+    assert [event.attributes["otelctx.tokens.before"] for event in seen.events] == list(range(44, 300))
+
+
+async def test_in_coroutines_it_is_plain_with_and_sees_other_tasks() -> None:
+    async def work(name: str) -> None:
+        with trace.get_tracer("test").start_as_current_span(name):
+            await asyncio.sleep(0)
+
+    with capture() as seen:
+        await asyncio.gather(work("a"), work("b"))
+    await work("c")
+    assert [s.name for s in seen.spans] == ["a", "b"]
+
+
 def test_the_fixture_is_a_capture(otelctx_capture: Captured) -> None:
     span("inside")
     assert isinstance(otelctx_capture.span("inside"), SeenSpan)
@@ -183,6 +238,31 @@ except LookupError as error:
     print(error)
 """
 
+LOGGERS = """
+from opentelemetry import _logs
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+own = InMemoryLogRecordExporter()
+provider = LoggerProvider()
+provider.add_log_record_processor(SimpleLogRecordProcessor(own))
+_logs.set_logger_provider(provider)
+from otelctx.testing import capture
+for _ in range(2):
+    with capture() as seen:
+        _logs.get_logger("app").emit(body="hello")
+    print(len(seen.logs), len(own.get_finished_logs()))
+assert _logs.get_logger_provider() is provider
+"""
+
+NO_LOGGERS = """
+from opentelemetry import _logs
+_logs.set_logger_provider(_logs.NoOpLoggerProvider())
+from otelctx.testing import capture
+with capture() as seen:
+    _logs.get_logger("app").emit(body="hello")
+print(seen.logs)
+"""
+
 FOREIGN = """
 from opentelemetry import trace
 class Foreign(trace.NoOpTracerProvider):
@@ -203,9 +283,17 @@ except ConfigError as error:
     [
         (SET_BEFORE, ["work 1 1", "work 1 2"]),
         (NO_LATER_READER, ["work", "metrics are not seen, because Old was set"]),
+        (LOGGERS, ["1 1", "1 2"]),
+        (NO_LOGGERS, ["[]"]),
         (FOREIGN, ["capture() needs the SDK's TracerProvider; Foreign is set"]),
     ],
-    ids=["providers are set already", "a meter provider that takes no reader", "not the SDK's"],
+    ids=[
+        "providers are set already",
+        "a meter provider that takes no reader",
+        "loggers",
+        "no loggers",
+        "not the SDK's",
+    ],
 )
 def test_providers_that_are_set_are_added_to_and_never_replaced(code: str, said: list[str]) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
