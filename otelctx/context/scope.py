@@ -34,12 +34,17 @@ def _last(old: Value, new: Value) -> Value:
     return new
 
 
+def _number(value: Value) -> int | float:
+    # Integers stay integers: beyond 2**53 two of them may be the same float.
+    return value if isinstance(value, int) else float(value)
+
+
 def _max(old: Value, new: Value) -> Value:
-    return old if float(old) >= float(new) else new
+    return old if _number(old) >= _number(new) else new
 
 
 def _min(old: Value, new: Value) -> Value:
-    return old if float(old) <= float(new) else new
+    return old if _number(old) <= _number(new) else new
 
 
 RULES: Final[Mapping[Rule, Callable[[Value, Value], Value]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import permutations
 from random import Random
 
 import pytest
@@ -21,6 +22,11 @@ ORDERLESS: list[tuple[Rule, st.SearchStrategy[Value]]] = [
     ("min", st.floats(allow_nan=False)),
     ("any", st.booleans()),
 ]
+
+
+def test_integers_that_are_one_float_are_told_apart() -> None:
+    assert [reduce(RULES["max"], order) for order in permutations((2**53, 2**53 + 1))] == [2**53 + 1] * 2
+    assert [reduce(RULES["min"], order) for order in permutations((2**53, 2**53 + 1))] == [2**53] * 2
 
 
 @pytest.mark.parametrize(("rule", "values"), ORDERLESS)
