@@ -23,11 +23,11 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, SeverityNumber
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-from otelctx.testing.spans import Point, SeenEvent, SeenSpan
+from otelctx.testing.spans import Point, SeenEvent, SeenLog, SeenSpan
 
 __all__ = ["OtlpReceiver"]
 
@@ -132,16 +132,17 @@ class OtlpReceiver:
                 points[identity, repr(sorted(point.attributes.items()))] = point
         return list(points.values())
 
-    def log_bodies(self) -> list[str]:
-        """Bodies of all log records received so far."""
+    def logs(self) -> list[SeenLog]:
+        """All log records received so far, in the order in which they came."""
         with self._changed:
             resources = self._logs.list()
         return [
-            str(_plain(record.body))
-            for resource in resources
-            for scope in resource.scope_logs
-            for record in scope.log_records
+            _seen_log(record) for resource in resources for scope in resource.scope_logs for record in scope.log_records
         ]
+
+    def log_bodies(self) -> list[str]:
+        """Bodies of all log records received so far."""
+        return [str(log.body) for log in self.logs()]
 
     def wait_for(self, complete: Callable[[list[SeenSpan]], bool], timeout: float = 10.0) -> list[SeenSpan]:
         """The spans as soon as ``complete(spans)``; asked at each arrival. Raises ``TimeoutError`` after ``timeout``
@@ -255,6 +256,18 @@ def _seen_span(span: Span, service: str) -> SeenSpan:
         attributes=_attributes(span.attributes),
         events=tuple(SeenEvent(e.name, e.time_unix_nano, _attributes(e.attributes)) for e in span.events),
         links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
+    )
+
+
+def _seen_log(record: LogRecord) -> SeenLog:
+    return SeenLog(
+        name=record.event_name,
+        body=_plain(record.body),
+        time=record.time_unix_nano,
+        severity=SeverityNumber.Name(record.severity_number).removeprefix("SEVERITY_NUMBER_"),
+        attributes=_attributes(record.attributes),
+        trace_id=record.trace_id.hex(),
+        span_id=record.span_id.hex(),
     )
 
 
