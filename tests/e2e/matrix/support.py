@@ -19,6 +19,7 @@ from opentelemetry import baggage, context, trace
 from otelctx.context.current import ContextKey, current_scope
 
 TIER = ContextKey("matrix.tier", str, visibility="public")
+PROMPT = ContextKey("matrix.prompt", str)
 LEAKED = "leaked"
 PIECES = (b"one\n", b"two\n", b"three\n")
 EVENTS = (b"data: one\n\n", b"data: two\n\n", b"data: three\n\n")

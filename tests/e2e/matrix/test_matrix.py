@@ -14,7 +14,9 @@ def test_an_exit_path(cell: Any, mode: str, app: str, case: str, cases: Any) -> 
     cases[case](cell)
 
 
-def test_no_cell_leaves_out_a_case_without_a_reason(collected: Counter[tuple[str, str]], tables: Any, cases: Any) -> None:
+def test_no_cell_leaves_out_a_case_without_a_reason(
+    collected: Counter[tuple[str, str]], tables: Any, cases: Any
+) -> None:
     for mode in tables.MODES:
         for app in tables.APPS:
             reasons = [tables.cannot(mode, app, case) for case in cases]

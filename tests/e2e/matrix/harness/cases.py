@@ -11,6 +11,4 @@ from harness.cell import Cell
 __all__ = ["CASES"]
 
 _MODULES: Final = (http_cases, left_cases, odd_cases, context_cases, websocket_cases)
-CASES: Final[dict[str, Callable[[Cell], None]]] = {
-    case.__name__: case for module in _MODULES for case in module.CASES
-}
+CASES: Final[dict[str, Callable[[Cell], None]]] = {case.__name__: case for module in _MODULES for case in module.CASES}

@@ -18,6 +18,7 @@ from h2.events import (
     StreamReset,
     TrailersReceived,
 )
+from h2.exceptions import InvalidBodyLengthError
 from h2.settings import SettingCodes
 
 from harness.http1 import TIMEOUT, Answer, Lines
@@ -59,7 +60,12 @@ class Http2:
             self._alive = False
             return
         self._met = True
-        for event in self._h2.receive_data(data):
+        try:
+            events = self._h2.receive_data(data)
+        except InvalidBodyLengthError:  # a body where there must be none: nothing can be read after that
+            self._alive = False
+            return
+        for event in events:
             self._take(event)
         with suppress(ConnectionError):
             self._flush()
@@ -102,9 +108,20 @@ class Http2:
         self._answers[stream], self._read[stream] = Answer(), 0
         self._h2.send_headers(stream, lines, end_stream=body is None and not more)
         if body is not None:
-            self._h2.send_data(stream, body, end_stream=not more)
+            self._body(stream, body, not more)
         self._flush()
         return stream
+
+    def _body(self, stream: int, body: bytes, end: bool) -> None:
+        """In frames as large as the other side takes them, as its window allows."""
+        while True:
+            self._flush()
+            self._until(lambda: self._h2.local_flow_control_window(stream) > 0 or not body)
+            size = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
+            piece, body = body[:size], body[size:]
+            self._h2.send_data(stream, piece, end_stream=end and not body)
+            if not body:
+                return
 
     def piece(self, token: int, data: bytes) -> None:
         self._h2.send_data(token, data, end_stream=True)

@@ -12,36 +12,43 @@ BOOM = "support.Boom"  # error.type of what handlers raise
 
 @dataclass(frozen=True)
 class Mode:
-    """``process`` is a name of ``serve.SERVERS``; ``headers``: how many a request may have."""
+    """``process`` is a name of ``serve.SERVERS``; ``headers``: how many a request may have; ``close_code``: what the
+    application is told whatever code the client closes a websocket with; ``body_after_head``: it sends one.
+    """
 
     process: str
     version: str
     headers: int = 400
+    close_code: int | None = None
+    body_after_head: bool = False
 
 
 MODES = {
     "uvicorn-h11": Mode("uvicorn-h11", "1.1"),
     "uvicorn-httptools": Mode("uvicorn-httptools", "1.1"),
-    "hypercorn-1.1": Mode("hypercorn", "1.1"),
-    "hypercorn-2": Mode("hypercorn", "2"),
-    "granian-1.1": Mode("granian", "1.1"),
-    "granian-2": Mode("granian", "2"),
+    "hypercorn-1.1": Mode("hypercorn", "1.1", close_code=1006),
+    "hypercorn-2": Mode("hypercorn", "2", close_code=1006),
+    "granian-1.1": Mode("granian", "1.1", headers=90),
+    "granian-2": Mode("granian", "2", body_after_head=True),
 }
 
 
 @dataclass(frozen=True)
 class App:
-    """``raises``: exceptions of a handler come out of the application; else they are known by the 500 alone.
+    """``raises``: exceptions of a handler come out of the application; else they are known by the 500 alone. ``late``:
+    what comes out in the middle of a response.
 
-    ``routes``: templates where they are not written as in ``apps/raw.py``; ``None`` for a path that has none.
+    ``routes``: templates where they are not written as in ``apps/raw.py``; ``None`` for a path that has none, with a
+    method before it for one that has none under that method.
     """
 
     module: str
     raises: bool = True
+    late: str = BOOM
     routes: Mapping[str, str | None] = field(default_factory=dict)
 
-    def route(self, path: str) -> str | None:
-        return self.routes.get(path, path)
+    def route(self, path: str, method: str = "GET") -> str | None:
+        return self.routes.get(f"{method} {path}", self.routes.get(path, path))
 
 
 APPS = {
@@ -52,10 +59,71 @@ APPS = {
     "starlette-base-outside": App("starlette"),
     "fastapi": App("fastapi"),
     "fastapi-wrapped": App("fastapi"),
+    "litestar": App(
+        "litestar",
+        raises=False,
+        late="litestar.exceptions.base_exceptions.LitestarException",
+        routes={"PROPFIND /items/{item_id}": None},
+    ),
+    "quart": App(
+        "quart",
+        raises=False,
+        routes={
+            "/items/{item_id}": "/items/<item_id>",
+            "/tenants/{tenant}/items/{item_id}": "/tenants/<tenant>/items/<item_id>",
+            "/trailers": None,
+            "/hints": None,
+        },
+    ),
+    "django": App(
+        "django",
+        raises=False,
+        routes={
+            "/items/{item_id}": "/items/<str:item_id>",
+            "/tenants/{tenant}/items/{item_id}": "/tenants/<str:tenant>/items/<str:item_id>",
+            "/trailers": None,
+            "/hints": None,
+        },
+    ),
 }
 
+_WEBSOCKETS = (
+    "ws_closed_by_the_client",
+    "ws_closed_by_the_server",
+    "ws_dropped",
+    "ws_exception",
+    "ws_refused",
+    "ws_denied",
+    "ws_session",
+)
+
 # (mode, application, case) → why; "*" is any.
-CANNOT: dict[tuple[str, str, str], str] = {}
+CANNOT: dict[tuple[str, str, str], str] = {
+    **{
+        (mode, "*", case): f"the server offers no http.response.{extension}"
+        for mode in MODES
+        for case, extension in (("early_hints", "early_hint"), ("trailers", "trailers"))
+        if mode != "hypercorn-2"
+    },
+    **{
+        (mode, "raw", "file"): "the server offers neither pathsend nor zerocopysend; the application has no other way"
+        for mode in MODES
+        if not mode.startswith("granian")
+    },
+    **{("*", "django", case): "Django answers HTTP alone: to a websocket it raises ValueError" for case in _WEBSOCKETS},
+    ("*", "django", "left_in_the_request"): "Django reads the whole body before it looks for a view",
+    ("*", "litestar", "ws_exception"): "Litestar closes after an exception, with a code of its own (4500)",
+    ("*", "quart", "ws_exception"): "Quart closes after an exception as if there had been none (1000)",
+    ("*", "quart", "background"): "Quart's background tasks begin at once, beside the response",
+    **{
+        (mode, "*", "expect_continue"): "the server ignores Expect on HTTP/2: the client never gets its 100"
+        for mode in ("hypercorn-2", "granian-2")
+    },
+    **{
+        ("granian-2", "*", case): "the server does not offer RFC 8441, so that there are no websockets on HTTP/2"
+        for case in _WEBSOCKETS
+    },
+}
 
 
 def cannot(mode: str, app: str, case: str) -> str | None:
