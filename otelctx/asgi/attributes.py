@@ -9,11 +9,13 @@ from typing import Any, Final
 import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound
 from otelctx.telemetry import sanitize
+from otelctx.telemetry.http import protocol_version, scheme_name
 
 __all__ = ["start_attributes"]
 
 OTHER: Final = "_OTHER"
 _MAX_HOST: Final = 261  # a name of 255 and a port
+_MAX_ADDRESS: Final = 64
 
 
 @lru_cache(maxsize=512)
@@ -23,7 +25,7 @@ def _authority(authority: bytes, scheme: str) -> tuple[str, int | None]:
     address, colon, port = host.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or address.endswith(":"):
         address, port = host, ""
-    number = int(port[:6]) if port else None
+    number = int(port[:6]) if port and int(port[:6]) < 65536 else None
     default = 443 if scheme in ("https", "wss") else 80
     return sanitize.text(address.strip("[]"), 255), None if number == default else number
 
@@ -36,10 +38,10 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
     scheme = scope.get("scheme", "http")
     attributes: dict[str, Any] = {
         semconv.HTTP_REQUEST_METHOD: method,
-        semconv.URL_SCHEME: scheme,
-        semconv.URL_PATH: sanitize.text(scope.get("path", "")),
+        semconv.URL_SCHEME: scheme_name(scheme),
+        semconv.URL_PATH: sanitize.path(scope.get("path", "")),
     }
-    if version := scope.get("http_version"):
+    if version := protocol_version(scope.get("http_version")):
         attributes[semconv.NETWORK_PROTOCOL_VERSION] = version
     if method == OTHER:
         attributes[semconv.HTTP_REQUEST_METHOD_ORIGINAL] = sanitize.text(scope.get("method", ""), 64)
@@ -53,12 +55,12 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
     if (agent := inbound.get(b"user-agent")) is not None:
         attributes[semconv.USER_AGENT] = sanitize.text(agent, 256)
     peer = scope.get("client")
-    if peer:
-        attributes[semconv.NETWORK_PEER_ADDRESS] = peer[0]
+    if peer and peer[0]:
+        # A server may have it from a header that anybody can write.
+        attributes[semconv.NETWORK_PEER_ADDRESS] = nearest = sanitize.text(peer[0], _MAX_ADDRESS)
         if peer[1] is not None:
-            attributes[semconv.NETWORK_PEER_PORT] = peer[1]
+            attributes[semconv.NETWORK_PEER_PORT] = int(peer[1])  # Granian has it as text
+        attributes[semconv.CLIENT_ADDRESS] = nearest
     if client is not None:
-        attributes[semconv.CLIENT_ADDRESS] = client
-    elif peer:
-        attributes[semconv.CLIENT_ADDRESS] = peer[0]
+        attributes[semconv.CLIENT_ADDRESS] = sanitize.text(client, _MAX_ADDRESS)
     return attributes

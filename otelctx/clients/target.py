@@ -78,7 +78,7 @@ class Target:
         port = "" if self.port == _PORTS.get(self.scheme) else f":{self.port}"
         credentials = _CREDENTIALS if self.userinfo else ""
         query = f"?{sanitize.query(self.query, _MAX_URL)}" if self.query else ""
-        return sanitize.text(f"{self.scheme}://{credentials}{host}{port}{self.path}{query}", _MAX_URL)
+        return sanitize.path(f"{self.scheme}://{credentials}{host}{port}{self.path}{query}", _MAX_URL)
 
     def point(self) -> dict[str, Any]:
         """The attributes that the duration and the span share."""

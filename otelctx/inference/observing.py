@@ -14,6 +14,7 @@ from otelctx.context.current import SESSION, USAGE_INPUT, USAGE_OUTPUT, current_
 from otelctx.errors import TokenLimitExceeded
 from otelctx.inference.tracing import TurnTrace, outcome_of
 from otelctx.inference.turn import Outcome
+from otelctx.telemetry import sanitize
 
 __all__ = ["Observed", "observe"]
 
@@ -47,7 +48,7 @@ class Observed:
         self._model = model
         self._clock = clock
         self._session = session if session is not None else SESSION.get()
-        self._attributes = dict(attributes or {})
+        self._attributes = sanitize.attributes(attributes or {})
         self._trace: TurnTrace | None = None
         self._started = 0
         self._prompt = self._cached = self._tokens = 0
@@ -88,7 +89,7 @@ class Observed:
 
     def event(self, name: str, attributes: Mapping[str, AttributeValue] | None = None) -> None:
         """One of ``semconv.EVENTS``, such as ``otelctx.truncation``. Raises ``KeyError`` for another name."""
-        self._running().event(name, attributes or {})
+        self._running().event(name, sanitize.attributes(attributes or {}))
 
     def finish(self, reason: str = "stop") -> None:
         """How the answer ended: ``stop``, ``length``, ``tool_calls``, ``content_filter``, ``deadline`` or

@@ -11,19 +11,31 @@ from opentelemetry.trace import Span
 from otelctx.telemetry import sanitize
 from otelctx.telemetry.instruments import instruments
 
-__all__ = ["count_frame", "error_type", "method_names", "record_exception"]
+__all__ = ["count_frame", "error_type", "method_names", "protocol_version", "record_exception", "scheme_name"]
 
 _METHODS: Final = {
     name: (name, name)
     for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY")
 }
 _UNKNOWN: Final = ("_OTHER", "HTTP")
+_SCHEMES: Final = {name: name for name in ("http", "https", "ws", "wss")}
+_VERSIONS: Final = {"1.0": "1.0", "1.1": "1.1", "2": "2", "2.0": "2", "3": "3", "3.0": "3"}
 _MAX_STACK: Final = 8192
 
 
 def method_names(method: str) -> tuple[str, str]:
     """``(http.request.method, first word of the span's name)``. Anybody can send any method: unknown ones are one."""
     return _METHODS.get(method, _UNKNOWN)
+
+
+def scheme_name(scheme: str) -> str:
+    """``url.scheme``. Some servers take it from X-Forwarded-Proto as it is, so unknown ones are one: ``_OTHER``."""
+    return _SCHEMES.get(scheme, "_OTHER")
+
+
+def protocol_version(version: str | None) -> str | None:
+    """``network.protocol.version`` of HTTP as the conventions write it; ``None`` for what is no version of it."""
+    return None if version is None else _VERSIONS.get(version)
 
 
 def error_type(error: BaseException) -> str:
