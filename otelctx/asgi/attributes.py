@@ -58,8 +58,11 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
     if peer and peer[0]:
         # A server may have it from a header that anybody can write.
         attributes[semconv.NETWORK_PEER_ADDRESS] = nearest = sanitize.text(peer[0], _MAX_ADDRESS)
-        if peer[1] is not None:
-            attributes[semconv.NETWORK_PEER_PORT] = int(peer[1])  # Granian has it as text
+        port = peer[1]
+        if isinstance(port, str):  # Granian's is text
+            port = int(port) if port.isdecimal() else None
+        if port is not None:
+            attributes[semconv.NETWORK_PEER_PORT] = port
         attributes[semconv.CLIENT_ADDRESS] = nearest
     if client is not None:
         attributes[semconv.CLIENT_ADDRESS] = sanitize.text(client, _MAX_ADDRESS)
