@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from time import monotonic, time
 from typing import Any, Final
 
+from opentelemetry import baggage as otel_baggage
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -128,7 +129,7 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
         # Our keys are in the scope now. Left where they were, the application's next call would pass them on to anyone.
         inbound.replace_baggage(exchange.baggage)
         scope["headers"] = _with_baggage(scope["headers"], exchange.baggage)
-    context = otel_context.get_current() if options.join else extract(inbound)
+    context = _outer(baggage, exchange.baggage) if options.join else extract(inbound)
     links = None
     if not options.join and not exchange.trusted and _links(options, node):
         remote = trace.get_current_span(context).get_span_context()
@@ -136,6 +137,19 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
             links = [Link(remote)]
             context = trace.set_span_in_context(INVALID_SPAN, context)
     return Entry(inbound, exchange, context, links, exchange.client)
+
+
+def _outer(came: str | None, kept: str | None) -> Context:
+    """The current Context. Whoever has filled it knew nothing of our keys in the baggage that ``came``."""
+    context = otel_context.get_current()
+    if came != kept:
+        for name in _names(came) - _names(kept):
+            context = otel_baggage.remove_baggage(name, context)
+    return context
+
+
+def _names(baggage: str | None) -> set[str]:
+    return {member.partition("=")[0].strip() for member in (baggage or "").split(",")}
 
 
 def _with_baggage(headers: Headers, value: str | None) -> Headers:

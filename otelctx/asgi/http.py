@@ -49,6 +49,7 @@ class HttpRequest:
         "_recording",
         "_scope",
         "_send",
+        "_unheard",
         "context",
     )
 
@@ -62,9 +63,12 @@ class HttpRequest:
         self._entry = entry
         self._progress = Progress()
         self._recording = None if excluded else Recording(options, scope, entry)
+        if options.extras is not None and self._recording is not None:
+            self._receive, self._send = self._recording.counted(receive, send)
         self.context: Context = entry.context if self._recording is None else self._recording.context
         self._disconnected = False
         self._cancelled = False
+        self._unheard = False
         self._error: str | None = None
 
     async def run(self, app: App) -> None:
@@ -102,6 +106,7 @@ class HttpRequest:
         message = await self._receive()
         if message["type"] == "http.disconnect" and not self._progress.complete:
             self._disconnected = True
+            self._unheard = self._progress.status is None
         return message
 
     async def send(self, message: Message) -> None:
@@ -120,6 +125,8 @@ class HttpRequest:
         complete = progress.see(message)
         if progress.chunks == 1 and not complete and recording is not None:
             recording.first_byte()
+        elif complete and recording is not None and self._options.join:
+            recording.ahead(progress)
         try:
             await self._send(message)
         except OSError:
@@ -135,6 +142,8 @@ class HttpRequest:
     def _head(self, message: Message) -> Message:
         headers = list(message.get("headers") or ())
         lines = self._entry.head(self._options, self._scope["method"], headers)
+        if self._options.extras is not None and self._recording is not None:
+            self._options.extras.answered(self._recording.span, lines)
         return message if lines is headers else {**message, "headers": lines}
 
     # the end
@@ -142,10 +151,13 @@ class HttpRequest:
     def _failed(self, error: BaseException) -> None:
         recording = self._recording
         if is_cancellation(error):
-            self._cancelled = self._disconnected = not self._progress.complete
+            if not self._progress.complete:
+                self._cancelled = self._disconnected = True
         elif recording is not None and not (self._disconnected and is_disconnect(error)):
             self._error = error_type(error)
-            record_exception(recording.span, error)
+            # An instrumentation around us records what comes out, and one inside has recorded it.
+            if not self._options.outer and recording.span.recorded is not error:
+                record_exception(recording.span, error)
             if recording.finished:  # work after the last byte: on the span of its own that it gets
                 recording.span.set_attribute(semconv.ERROR_TYPE, self._error)
                 recording.span.set_status(StatusCode.ERROR)
@@ -158,6 +170,9 @@ class HttpRequest:
             recording.span.close()
             return
         status, error = progress.status, self._error
+        if self._unheard and error is None:
+            # What a layer further in makes of a client that has left is a 5xx to some: nobody has received it.
+            status = None
         if status is None and not self._cancelled:
             # Nobody answered; the server or a layer further out says 500.
             status = None if self._disconnected and error is None else 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from opentelemetry.metrics import MeterProvider
@@ -14,6 +15,7 @@ from otelctx.asgi.entry import enter
 from otelctx.asgi.http import HttpRequest
 from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
+from otelctx.asgi.others import CONTRIB, STARLETTE, arrange, other_instrumentor, outside
 from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
 from otelctx.context.current import attach, detach
@@ -27,7 +29,6 @@ _log = logging.getLogger(__name__)
 # The request's ServerExchange, for layers further in; also how a middleware knows that it is inside another.
 EXCHANGE: Final = "otelctx.exchange"
 _FASTAPI: Final = "fastapi.telemetry"  # FastAPI traces by itself unless this is in the scope
-_STARLETTE: Final = "starlette.opentelemetry"
 _HANDLERS: Final[dict[str, type[HttpRequest] | type[WebSocket]]] = {"http": HttpRequest, "websocket": WebSocket}
 
 
@@ -39,17 +40,22 @@ class ContextMiddleware:
 
     - ``excluded``: paths without span and metric, exact (``/health``), prefix (``/static/*``) or glob; context still
       flows through them.
-    - ``server_span``: ``"new"``, or ``"join"`` to use the span that is current when the request comes in.
+    - ``server_span``: ``"new"``, or ``"join"`` to use the span that is current when the request comes in. Around us,
+      OpenTelemetry's own ASGI instrumentation is joined by itself; inside, it steps aside.
     - ``native``: ``"suppress"`` the tracing that FastAPI and Starlette bring along, or ``"keep"`` it.
     - ``untrusted_trace``: ``"continue"`` the trace of an untrusted client or ``"link"`` to it from a new one; by
       default what the settings say.
     - ``metrics``: ``False`` records none.
+    - ``capture_request_headers``, ``capture_response_headers``: names of headers, or beginnings of them with ``*``
+      after, that become ``http.request.header.…`` and ``http.response.header.…``; credentials are ``[REDACTED]``.
+    - ``body_sizes``: ``True`` counts the bytes of bodies, for span and histograms.
+    - ``metric_hosts``: hosts, as in the Host header, whose ``server.address`` and ``server.port`` are on metrics.
     - ``node``, ``tracer_provider``, ``meter_provider``: instead of the process's own.
 
     Raises :class:`~otelctx.errors.ConfigError` for an option that means nothing.
     """
 
-    __slots__ = ("_node", "_options", "app")
+    __slots__ = ("_joined", "_node", "_options", "app")
 
     def __init__(
         self,
@@ -61,6 +67,10 @@ class ContextMiddleware:
         native: Literal["suppress", "keep"] = "suppress",
         untrusted_trace: UntrustedTrace | None = None,
         metrics: bool = True,
+        capture_request_headers: str | Iterable[str] = (),
+        capture_response_headers: str | Iterable[str] = (),
+        body_sizes: bool = False,
+        metric_hosts: str | Iterable[str] = (),
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
@@ -72,27 +82,37 @@ class ContextMiddleware:
             native=native,
             untrusted_trace=untrusted_trace,
             metrics=metrics,
+            capture_request_headers=capture_request_headers,
+            capture_response_headers=capture_response_headers,
+            body_sizes=body_sizes,
+            metric_hosts=metric_hosts,
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
         )
         if self._options.suppress:
             silence(app)
-        if other := _other_instrumentor(app):
+        self._joined = replace(self._options, join=True, outer=True)
+        arrange(EXCHANGE)
+        if other := other_instrumentor(app):
             _log.warning(
-                "%s is active as well: each request gets the spans of both. Take one of them out, or use "
-                "ContextMiddleware(server_span='join') inside the other",
+                "%s is active as well. A request gets one SERVER span: ours where we are outside, the other one where "
+                "that is. One of the two is enough: see docs/auto.md",
                 other,
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = _HANDLERS.get(scope["type"])
         if handler is None or EXCHANGE in scope:
+            if handler is None:
+                arrange(EXCHANGE)  # a lifespan comes before all requests: what has been loaded by now is in time
             await self.app(scope, receive, send)
             return
         settings = self._options
+        if CONTRIB in sys.modules or STARLETTE in scope:
+            settings = self._beside(scope)
         if settings.suppress:
             scope.setdefault(_FASTAPI, None)
-            scope[_STARLETTE] = True
+            scope[STARLETTE] = True
         node = self._node or default_node()
         entry = enter(settings, node, scope)
         if node.shared is not None:
@@ -111,23 +131,11 @@ class ContextMiddleware:
                 instruments(settings.meter_provider).mistyped.add(entry.scope.mistyped)
             scope.pop(EXCHANGE, None)
 
+    def _beside(self, scope: Scope) -> Options:
+        arrange(EXCHANGE)
+        return self._joined if outside(scope, native=self._options.suppress) else self._options
+
 
 def wrap(app: App, **options: Any) -> ContextMiddleware:
     """``app`` in a :class:`ContextMiddleware`; ``options`` are its own."""
     return ContextMiddleware(app, **options)
-
-
-def _other_instrumentor(app: object) -> str | None:
-    """Another ASGI instrumentation around or inside ``app``, if one can be seen from here."""
-    for name, cls in (("fastapi", "FastAPIInstrumentor"), ("starlette", "StarletteInstrumentor")):
-        module = sys.modules.get(f"opentelemetry.instrumentation.{name}")
-        instrumentor = getattr(module, cls, None)
-        if instrumentor is not None and getattr(instrumentor(), "is_instrumented_by_opentelemetry", False):
-            return f"opentelemetry-instrumentation-{name}"
-    for _ in range(32):
-        if app is None:
-            break
-        if type(app).__module__.startswith("opentelemetry.instrumentation."):
-            return type(app).__module__
-        app = getattr(app, "app", None)
-    return None

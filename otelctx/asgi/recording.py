@@ -15,10 +15,11 @@ from otelctx.asgi.entry import Entry
 from otelctx.asgi.options import Options
 from otelctx.asgi.route import route_of
 from otelctx.asgi.server_span import ServerSpan
+from otelctx.asgi.sizes import Sizes
 from otelctx.asgi.stream import Progress
-from otelctx.asgi.types import Scope
+from otelctx.asgi.types import Receive, Scope, Send
 from otelctx.telemetry.events import enter_server_span
-from otelctx.telemetry.http import method_names
+from otelctx.telemetry.http import method_names, protocol_version, scheme_name
 from otelctx.telemetry.instruments import Instruments, instruments, tracer
 
 __all__ = ["Recording", "open_span"]
@@ -34,6 +35,8 @@ def open_span(
     else:
         attributes = start_attributes(scope, entry.inbound, method, entry.client)
         entry.describe(attributes)
+        if options.extras is not None:
+            options.extras.arrived(entry.inbound, attributes)
         span = own.start_span(name, entry.context, SpanKind.SERVER, attributes, entry.links)
     seen = ServerSpan(span)
     return own, span, seen, enter_server_span(entry.context, seen)
@@ -52,6 +55,7 @@ class Recording:
         "_name",
         "_options",
         "_scope",
+        "_sizes",
         "_span",
         "_started",
         "_tracer",
@@ -71,16 +75,32 @@ class Recording:
         self._tracer, self._span, self.span, self.context = open_span(options, scope, entry, self._method, self._name)
         self._bucket: set[object] | None = None
         if self._instruments is not None:
-            self._bucket = self._instruments.active.bucket(self._method, scope.get("scheme", "http"))
+            self._bucket = self._instruments.active.bucket(self._method, scheme_name(scope.get("scheme", "http")))
             self._bucket.add(self)
+        self._sizes: Sizes | None = None
         self._first_byte: float | None = None
         self._ended_at: int | None = None
         self.duration: float | None = None
         self.finished = False
 
+    def counted(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """The server's callables, with what goes through them counted if that was asked for."""
+        extras = self._options.extras
+        if extras is None or not extras.body_sizes:
+            return receive, send
+        self._sizes = Sizes(receive, send, self._method)
+        return self._sizes.receive, self._sizes.send
+
     def first_byte(self) -> None:
         if self._first_byte is None:
             self._first_byte = perf_counter() - self._started
+
+    def ahead(self, progress: Progress) -> None:
+        """Say what is known before the last byte goes out: whoever has made a joined span may end it with that."""
+        status = progress.status
+        if self._span.is_recording():
+            error = str(status) if status is not None and status >= 500 else None
+            self._describe(progress, status, error, self.span.route or route_of(self._scope), False)
 
     def last_byte(self) -> None:
         """The response is complete: the duration is settled, even if the span is finished later."""
@@ -97,6 +117,10 @@ class Recording:
         if self._instruments is not None and self._bucket is not None:
             self._bucket.discard(self)
             point = self._point(status, error, route)
+            if self._options.extras is not None:
+                self._options.extras.locate(self._entry.inbound, point)
+                if self._sizes is not None:
+                    self._options.extras.measured(self._instruments, self._sizes, point, self.context)
             self._instruments.http_server_duration.record(duration, point, self.context)
         if self._span.is_recording():
             self._describe(progress, status, error, route, disconnected)
@@ -108,9 +132,9 @@ class Recording:
         scope = self._scope
         point: dict[str, Any] = {
             semconv.HTTP_REQUEST_METHOD: self._method,
-            semconv.URL_SCHEME: scope.get("scheme", "http"),
+            semconv.URL_SCHEME: scheme_name(scope.get("scheme", "http")),
         }
-        if version := scope.get("http_version"):
+        if version := protocol_version(scope.get("http_version")):
             point[semconv.NETWORK_PROTOCOL_VERSION] = version
         if status is not None:
             point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
@@ -136,6 +160,9 @@ class Recording:
             values[semconv.CHUNKS] = progress.chunks
             if self._first_byte is not None:
                 values[semconv.TIME_TO_FIRST_BYTE] = self._first_byte
+        if self._sizes is not None:
+            values[semconv.HTTP_REQUEST_BODY_SIZE] = self._sizes.received
+            values[semconv.HTTP_RESPONSE_BODY_SIZE] = self._sizes.sent
         if disconnected:
             values[semconv.DISCONNECTED] = True
         if error is not None:

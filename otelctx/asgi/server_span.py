@@ -22,9 +22,11 @@ _reviving: Final = Lock()  # one for all: it happens seldom, and a lock for each
 
 
 class ServerSpan(Span):
-    """Stands in for ``span``. ``route`` is what :func:`otelctx.asgi.route.set_route` has named."""
+    """Stands in for ``span``. ``route`` is what :func:`otelctx.asgi.route.set_route` has named, ``recorded`` the
+    exception that somebody inside has recorded last.
+    """
 
-    __slots__ = ("_background", "_closed", "_ended", "_target", "route")
+    __slots__ = ("_background", "_closed", "_ended", "_target", "recorded", "route")
 
     def __init__(self, span: Span) -> None:
         self._target: Span | None = span
@@ -32,6 +34,7 @@ class ServerSpan(Span):
         self._background: tuple[Tracer, str, Callable[[], dict[str, Any]]] | None = None
         self._closed = False
         self.route: str | None = None
+        self.recorded: BaseException | None = None
 
     # for the middleware
 
@@ -50,6 +53,7 @@ class ServerSpan(Span):
     def close(self) -> None:
         """The application has returned: end the linked span, if there is one."""
         self._closed = True
+        self.recorded = None  # its traceback leads back to here
         if self._background is not None and self._target is not None:
             self._target.end()
 
@@ -107,6 +111,7 @@ class ServerSpan(Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
+        self.recorded = exception
         (self._target or self._span()).record_exception(exception, attributes, timestamp, escaped)
 
     def __getattr__(self, name: str) -> Any:

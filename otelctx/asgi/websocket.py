@@ -156,7 +156,7 @@ class WebSocket:
             return None
         if self._gone and is_disconnect(error):
             return None
-        if self._seen is not None:
+        if self._seen is not None and not self._options.outer and self._seen.span.recorded is not error:
             record_exception(self._seen.span, error)
         return error_type(error)
 
@@ -190,7 +190,10 @@ class WebSocket:
         kind, seen = message["type"], self._seen
         if kind in ("websocket.accept", "websocket.http.response.start"):
             headers = list(message.get("headers") or ())
-            message = {**message, "headers": self._entry.head(self._options, "GET", headers)}
+            headers = self._entry.head(self._options, "GET", headers)
+            message = {**message, "headers": headers}
+            if self._options.extras is not None and seen is not None:
+                self._options.extras.answered(seen.span, headers)
         try:
             await self._send(message)
         except OSError:

@@ -95,7 +95,7 @@ class _Attempts:
         self._sent = 0
 
     async def __call__(self, request: Any, handler: Any) -> Any:
-        attempt = start(self._party, self._target(request))
+        attempt = start(self._party, self._target(request), _OTHERS)
         self._sent += 1
         send = partial(_send, request, handler)
         response, attempt = await arun(attempt, _OTHERS, send=send, head=_head, drop=_drop)

@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
+from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider
 
 from otelctx import semconv
 from otelctx.clients.headers import Headers, outgoing
@@ -76,8 +76,16 @@ class Party:
     meter_provider: MeterProvider | None = None
 
 
-def start(party: Party, target: Target) -> Attempt:
-    """Begin the exchange with what is current, and its span."""
+def _foreign(others: Others) -> Span | None:
+    """The current span, if it is that of one of ``others`` for this very request: they may stand around us."""
+    span = trace.get_current_span()
+    if not span.is_recording() or getattr(span, "kind", None) is not SpanKind.CLIENT:
+        return None
+    return span if getattr(getattr(span, "instrumentation_scope", None), "name", None) in others else None
+
+
+def start(party: Party, target: Target, others: Others) -> Attempt:
+    """Begin the exchange with what is current, and its span, unless one of ``others`` has begun one."""
     exchange = begin(
         party.node or default_node(),
         scheme=target.scheme,
@@ -91,7 +99,7 @@ def start(party: Party, target: Target) -> Attempt:
         now=monotonic(),
         unix=time(),
     )
-    return Attempt(party, target, exchange, otel_context.get_current(), target.attempt)
+    return Attempt(party, target, exchange, otel_context.get_current(), target.attempt, _foreign(others))
 
 
 class Attempt:
@@ -102,6 +110,7 @@ class Attempt:
         "_live",
         "_parent",
         "_party",
+        "_joined",
         "_point",
         "_resend",
         "_span",
@@ -110,7 +119,15 @@ class Attempt:
         "context",
     )
 
-    def __init__(self, party: Party, target: Target, exchange: ClientExchange, parent: Context, resend: int) -> None:
+    def __init__(
+        self,
+        party: Party,
+        target: Target,
+        exchange: ClientExchange,
+        parent: Context,
+        resend: int,
+        joined: Span | None,
+    ) -> None:
         self._party = party
         self._target = target
         self._exchange = exchange
@@ -126,8 +143,13 @@ class Attempt:
         if exchange.kind is not None:
             values[semconv.FRAME_KIND] = exchange.kind
         self._started = perf_counter()
-        self._span = tracer(party.tracer_provider).start_span(target.span_name, parent, SpanKind.CLIENT, values)
-        self.context = trace.set_span_in_context(self._span, parent)
+        self._joined = joined
+        if joined is not None:
+            joined.set_attributes(values)
+            self._span, self.context = joined, parent
+        else:
+            self._span = tracer(party.tracer_provider).start_span(target.span_name, parent, SpanKind.CLIENT, values)
+            self.context = trace.set_span_in_context(self._span, parent)
 
     @property
     def live(self) -> bool:
@@ -171,7 +193,7 @@ class Attempt:
 
     def again(self) -> Attempt:
         """The repetition, with a span of its own. This one must have been ended."""
-        return Attempt(self._party, self._target, self._exchange, self._parent, self._resend + 1)
+        return Attempt(self._party, self._target, self._exchange, self._parent, self._resend + 1, self._joined)
 
     def resent(self, times: int) -> None:
         """The library itself has sent the request ``times`` more, within this attempt."""
@@ -196,13 +218,15 @@ class Attempt:
             return
         self._live = False
         if isinstance(error, Exception):
-            self._point[semconv.ERROR_TYPE] = name = error_type(error)
+            self._point[semconv.ERROR_TYPE] = error_type(error)
+        if isinstance(error, Exception) and self._span.is_recording():  # a joined one may have ended with the head
             record_exception(self._span, error)
-            self._span.set_attribute(semconv.ERROR_TYPE, name)
+            self._span.set_attribute(semconv.ERROR_TYPE, error_type(error))
             self._span.set_status(StatusCode.ERROR)
         elapsed = perf_counter() - self._started
         instruments(self._party.meter_provider).http_client_duration.record(elapsed, self._point, self.context)
-        self._span.end()
+        if self._joined is None:
+            self._span.end()
 
     def failed(self, error: BaseException) -> None:
         """No response came: ``error`` was raised while sending."""

@@ -113,7 +113,7 @@ class _Wrapper:
             headers=headers,
             sent=sent,
         )
-        return start(self._party, target)
+        return start(self._party, target, _OTHERS)
 
     @staticmethod
     def _count(request: Any, sent: int) -> None:

@@ -132,7 +132,7 @@ class Adapter:
         def send(attempt: Attempt) -> Any:
             return self._inner.send(_copy(request, attempt), *args, **kwargs)
 
-        attempt = start(self._party, _target(request, sent, _may_repeat(self._inner)))
+        attempt = start(self._party, _target(request, sent, _may_repeat(self._inner)), _OTHERS)
         response, attempt = run(attempt, _OTHERS, send=send, head=_head, drop=lambda response: response.close())
         vars(request)[_SENT] = attempt.sent
         response.request = request
