@@ -23,7 +23,7 @@ T = TypeVar("T")
 def name_routes(app: T) -> T:
     """The same ``app``, of whose requests and websockets each names its route: ``/users/<int:id>``, as Quart writes it.
 
-    Blueprints' prefixes are part of it; a path or method that matches nothing has none. It listens to Quart's signals
+    Blueprints' prefixes are part of it; a path that matches nothing has none. It listens to Quart's signals
     for the start of a request, so neither an earlier ``before_request`` nor the order of calls matters. Raises
     :class:`~otelctx.errors.ConfigError` if ``app`` is no Quart application.
     """
@@ -36,15 +36,19 @@ def name_routes(app: T) -> T:
 
 
 async def _request_started(sender: object, **_: object) -> None:
-    _name(import_module("quart").request)
+    current = import_module("quart").globals.request_ctx
+    _name(current.request, current.url_adapter)
 
 
 async def _websocket_started(sender: object, **_: object) -> None:
-    _name(import_module("quart").websocket)
+    current = import_module("quart").globals.websocket_ctx
+    _name(current.websocket, current.url_adapter)
 
 
-def _name(request: Any) -> None:
+def _name(request: Any, adapter: Any) -> None:
     rule = request.url_rule
+    if rule is None and (methods := getattr(request.routing_exception, "valid_methods", None)):
+        rule, _ = adapter.match(method=methods[0], return_rule=True)  # it exists, and takes other methods
     if rule is not None:
         found = mounted(request.scope, rule.rule)
         if found is not None:

@@ -10,6 +10,8 @@ from otelctx.semconv.model import Event, Metric, Uses, uses
 
 HTTP_SERVER_DURATION: Final = "http.server.request.duration"
 HTTP_SERVER_ACTIVE: Final = "http.server.active_requests"
+HTTP_SERVER_REQUEST_SIZE: Final = "http.server.request.body.size"
+HTTP_SERVER_RESPONSE_SIZE: Final = "http.server.response.body.size"
 HTTP_CLIENT_DURATION: Final = "http.client.request.duration"
 RPC_SERVER_DURATION: Final = "rpc.server.call.duration"
 RPC_CLIENT_DURATION: Final = "rpc.client.call.duration"
@@ -36,6 +38,8 @@ TELEMETRY_DROPPED: Final = "otelctx.telemetry.dropped"
 PRESSURE_RATIO: Final = "otelctx.pressure.ratio"
 
 _HTTP_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+# The conventions give none for bytes, and the SDK's own end at 10,000: these are gRPC's for messages (gRFC A66).
+_SIZE_BOUNDS: Final = (0, *(float(2**n) for n in (10, 11, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32)))
 _GEN_AI_BOUNDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TTFT_BOUNDS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _TPOT_BOUNDS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
@@ -46,6 +50,7 @@ _HTTP_SERVER: Final = uses(
     required=(http.HTTP_REQUEST_METHOD, http.URL_SCHEME),
     conditional=(http.HTTP_ROUTE, http.HTTP_RESPONSE_STATUS_CODE, http.ERROR_TYPE),
     recommended=(http.NETWORK_PROTOCOL_VERSION,),
+    opt_in=(http.SERVER_ADDRESS, http.SERVER_PORT),
 )
 _HTTP_CLIENT: Final = uses(
     required=(http.HTTP_REQUEST_METHOD, http.SERVER_ADDRESS, http.SERVER_PORT),
@@ -93,6 +98,24 @@ METRICS: Final[dict[str, Metric]] = {
             "Number of active HTTP server requests",
             uses(required=(http.HTTP_REQUEST_METHOD, http.URL_SCHEME)),
             source="http",
+        ),
+        Metric(
+            HTTP_SERVER_REQUEST_SIZE,
+            "histogram",
+            "By",
+            "Size of HTTP server request bodies",
+            _HTTP_SERVER,
+            _SIZE_BOUNDS,
+            "http",
+        ),
+        Metric(
+            HTTP_SERVER_RESPONSE_SIZE,
+            "histogram",
+            "By",
+            "Size of HTTP server response bodies",
+            _HTTP_SERVER,
+            _SIZE_BOUNDS,
+            "http",
         ),
         Metric(
             HTTP_CLIENT_DURATION,

@@ -123,6 +123,8 @@ class Instruments:
         self.active: Final = active
         self.tally: Final = tally
         self.http_server_duration: Histogram = by_name[semconv.HTTP_SERVER_DURATION]
+        self.http_server_request_size: Histogram = by_name[semconv.HTTP_SERVER_REQUEST_SIZE]
+        self.http_server_response_size: Histogram = by_name[semconv.HTTP_SERVER_RESPONSE_SIZE]
         self.http_client_duration: Histogram = by_name[semconv.HTTP_CLIENT_DURATION]
         self.rpc_server_duration: Histogram = by_name[semconv.RPC_SERVER_DURATION]
         self.rpc_client_duration: Histogram = by_name[semconv.RPC_CLIENT_DURATION]

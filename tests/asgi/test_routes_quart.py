@@ -104,7 +104,7 @@ async def ask(r: Any, method: str, path: str, headers: dict[str, str] | None = N
         ("GET", "/users/7", 200, "/users/<int:user_id>"),
         ("HEAD", "/users/7", 200, "/users/<int:user_id>"),
         ("OPTIONS", "/users/7", 200, "/users/<int:user_id>"),
-        ("DELETE", "/users/7", 405, None),
+        ("DELETE", "/users/7", 405, "/users/<int:user_id>"),
         ("GET", "/sync/x", 200, "/sync/<name>"),
         ("GET", "/boom", 500, "/boom"),
         ("GET", "/gone/a/b", 410, "/gone/<path:what>"),
