@@ -21,6 +21,7 @@ from otelctx.clients.abandoned import Released, hand_over
 from otelctx.clients.attempt import Attempt, Head, Others, Party, quiet, start, suppressed
 from otelctx.clients.handshake import arun, awithin
 from otelctx.clients.headers import Headers
+from otelctx.clients.peer import peer_of
 from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
@@ -152,7 +153,9 @@ def _head(response: Any) -> Head:
     version = response.version
     acks = [value for name, value in response.raw_headers if name.lower() == _ACK]
     spelled = None if version is None else f"{version.major}.{version.minor}"
-    return Head(response.status, spelled, acks, too_large(response.status, response.headers))
+    connection = response.connection  # none if the whole response is here
+    peer = None if connection is None else peer_of(lambda: connection.transport.get_extra_info("peername"))
+    return Head(response.status, spelled, acks, too_large(response.status, response.headers), peer)
 
 
 async def _drop(response: Any) -> None:

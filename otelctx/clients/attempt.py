@@ -20,6 +20,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider
 
 from otelctx import semconv
 from otelctx.clients.headers import Headers, outgoing
+from otelctx.clients.peer import Peer
 from otelctx.clients.target import Target
 from otelctx.exchange.client import ClientExchange, Verdict, begin
 from otelctx.exchange.node import Node, default_node
@@ -42,12 +43,14 @@ class Head(NamedTuple):
     """A response head: its status, ``1.1`` or ``2`` if it is known, and the values of its ``otelctx-ack`` lines.
 
     ``too_large``: whatever the status, something on the way has refused the request's headers for their size.
+    ``peer``: the other end of the connection, if the library tells.
     """
 
     status: int
     version: str | None
     acks: Sequence[bytes | str]
     too_large: bool
+    peer: Peer | None = None
 
 
 def suppressed() -> bool:
@@ -175,12 +178,14 @@ class Attempt:
 
     def answered(self, head: Head) -> bool:
         """The response head is here. Whether this response is to be dropped, and :meth:`again` sent."""
-        exchange, point, (status, version, acks, too_large) = self._exchange, self._point, head
+        exchange, point, (status, version, acks, too_large, peer) = self._exchange, self._point, head
         verdict = exchange.close(_TOO_LARGE if too_large else status, acks, monotonic(), time())
         point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         values: dict[str, Any] = {semconv.HTTP_RESPONSE_STATUS_CODE: status}
         if version is not None:
             values[semconv.NETWORK_PROTOCOL_VERSION] = version
+        if peer is not None:
+            values[semconv.NETWORK_PEER_ADDRESS], values[semconv.NETWORK_PEER_PORT] = peer
         if verdict is Verdict.RESEND:
             # Asked for by the protocol: no error of anybody.
             values[semconv.RESYNC] = True

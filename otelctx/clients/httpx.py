@@ -18,6 +18,7 @@ from opentelemetry.trace import TracerProvider
 from otelctx.clients.abandoned import Watched
 from otelctx.clients.attempt import Attempt, Head, Others, Party, start, suppressed
 from otelctx.clients.handshake import arun, run
+from otelctx.clients.peer import peer_of
 from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
@@ -136,7 +137,9 @@ class _Wrapper:
         version = response.extensions.get("http_version")
         acks = [value for name, value in response.headers.raw if name.lower() == _ACK]
         spelled = version.decode("latin-1").removeprefix("HTTP/") if isinstance(version, bytes) else None
-        return Head(response.status_code, spelled, acks, too_large(response.status_code, response.headers))
+        stream = response.extensions.get("network_stream")
+        peer = None if stream is None else peer_of(lambda: stream.get_extra_info("server_addr"))
+        return Head(response.status_code, spelled, acks, too_large(response.status_code, response.headers), peer)
 
     def _watched(self, response: Any, attempt: Attempt, asynchronous: bool) -> Any:
         if response.is_closed or response.status_code == 101:

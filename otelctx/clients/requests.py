@@ -24,6 +24,7 @@ from otelctx.clients.abandoned import Released
 from otelctx.clients.attempt import Attempt, Head, Others, Party, quiet, start, suppressed
 from otelctx.clients.handshake import run, within
 from otelctx.clients.headers import Headers
+from otelctx.clients.peer import peer_of
 from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.errors import ConfigError
@@ -204,7 +205,9 @@ def _head(response: Any) -> Head:
     acks = several(ACK_HEADER) if several is not None else [] if one is None else [one]
     status = response.status_code or 0
     version = _VERSIONS.get(getattr(raw, "version", None) or 0)
-    return Head(status, version, acks, too_large(status, response.headers))
+    connection = getattr(raw, "connection", None)  # none if the whole response is here
+    peer = None if connection is None else peer_of(lambda: connection.sock.getpeername())
+    return Head(status, version, acks, too_large(status, response.headers), peer)
 
 
 def _watch(raw: Any, attempt: Attempt) -> None:

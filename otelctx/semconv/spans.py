@@ -69,7 +69,7 @@ _HTTP_CLIENT: Final = uses(
         own.FRAME_KIND,
         own.RESYNC,
     ),
-    recommended=(http.NETWORK_PROTOCOL_VERSION,),
+    recommended=(http.NETWORK_PEER_ADDRESS, http.NETWORK_PEER_PORT, http.NETWORK_PROTOCOL_VERSION),
 )
 _RPC: Final = uses(
     required=(http.RPC_SYSTEM, http.RPC_METHOD),

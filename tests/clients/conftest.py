@@ -44,6 +44,7 @@ class Request:
     headers: list[tuple[bytes, bytes]]
     body: bytes
     exchange: server.ServerExchange
+    port: int  # of the other end of its connection
     status: int = 200
     response_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     chunks: list[bytes] | AsyncIterator[bytes] = field(default_factory=lambda: [b"ok"])
@@ -90,7 +91,7 @@ class Worker:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        request = Request(scope["method"], scope["path"], headers, body, exchange)
+        request = Request(scope["method"], scope["path"], headers, body, exchange, scope["client"][1])
         self.seen.append(request)
         tokens = attach(Context(), exchange.scope)
         try:
@@ -120,7 +121,7 @@ async def _respond(send: Any, status: int, headers: list[tuple[bytes, bytes]], c
 @contextmanager
 def running(app: Any, **options: Any) -> Iterator[str]:
     fixed: dict[str, Any] = {"http": "h11", "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
-    config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=1, **fixed, **options)
+    config = uvicorn.Config(app, port=0, timeout_graceful_shutdown=1, **(fixed | options))
     served = uvicorn.Server(config)
     thread = threading.Thread(target=served.run)
     thread.start()
@@ -131,6 +132,12 @@ def running(app: Any, **options: Any) -> Iterator[str]:
     finally:
         served.should_exit = True
         thread.join()
+
+
+@pytest.fixture(name="running")
+def running_server() -> Callable[..., Any]:
+    """A server with options of its own."""
+    return running
 
 
 @pytest.fixture

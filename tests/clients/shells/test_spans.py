@@ -49,7 +49,11 @@ def test_a_span_says_what_the_conventions_ask(driver: Any, worker: Any, node: Ca
     port = int(worker.url.rpartition(":")[2])
     assert (span.name, span.kind, span.status.status_code) == ("POST", SpanKind.CLIENT, StatusCode.UNSET)
     assert span.parent.span_id == parent.get_span_context().span_id
-    assert dict(span.attributes) == {
+    attributes = dict(span.attributes)
+    peer = [attributes.pop(f"network.peer.{name}", None) for name in ("address", "port")]
+    if driver.library.__name__ != "aiohttp":  # which lets go of the connection if the body comes with the head
+        assert peer == ["127.0.0.1", port]
+    assert attributes == {
         "http.request.method": "POST",
         "server.address": "127.0.0.1",
         "server.port": port,
