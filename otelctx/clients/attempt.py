@@ -110,10 +110,10 @@ class Attempt:
 
     __slots__ = (
         "_exchange",
+        "_joined",
         "_live",
         "_parent",
         "_party",
-        "_joined",
         "_point",
         "_resend",
         "_span",
