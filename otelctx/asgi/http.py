@@ -107,6 +107,7 @@ class HttpRequest:
         if message["type"] == "http.disconnect" and not self._progress.complete:
             self._disconnected = True
             self._unheard = self._progress.status is None
+            self._unheard = self._progress.status is None
         return message
 
     async def send(self, message: Message) -> None:
@@ -137,7 +138,7 @@ class HttpRequest:
             if self._error is None and (progress.status or 0) < 500:
                 # Now, and not when the application returns: what it does after the last byte is not this request. A 5xx
                 # waits, because the exception behind it is only seen when it comes out of the application.
-                recording.finish(progress, progress.status, None, False)
+                recording.finish(progress, progress.status, None, self._disconnected)
 
     def _head(self, message: Message) -> Message:
         headers = list(message.get("headers") or ())
@@ -181,5 +182,5 @@ class HttpRequest:
                 error = str(status)
             elif not progress.complete and not self._disconnected:
                 error = INCOMPLETE
-        recording.finish(progress, status, error, self._disconnected and not progress.complete)
+        recording.finish(progress, status, error, self._disconnected)
         recording.span.close()
