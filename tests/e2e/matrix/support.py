@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,9 @@ PIECES = (b"one\n", b"two\n", b"three\n")
 EVENTS = (b"data: one\n\n", b"data: two\n\n", b"data: three\n\n")
 TICK = b"data: tick\n\n"
 FILE = Path(os.environ.get("MATRIX_FILE", __file__))
+SIZE = FILE.stat().st_size
 PATIENCE = 20.0  # seconds; a handler that nobody lets go of gives up by itself
+PAUSE = 0.003  # seconds
 
 # The record of the request that is being handled; set outside of the middleware.
 call: ContextVar[dict[str, Any]] = ContextVar("matrix_call")
@@ -80,17 +81,25 @@ async def pieces(parts: tuple[bytes, ...] = PIECES, *, fail: bool = False) -> As
 
 async def endless() -> AsyncIterator[bytes]:
     """Events until whoever reads them stops."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+    for _ in range(int(PATIENCE / PAUSE)):
         touch()
         yield TICK
-        await asyncio.sleep(0.003)
+        await asyncio.sleep(PAUSE)
 
 
 async def forever() -> None:
     """Wait for something that never comes; only a cancellation ends it."""
     mark("waiting")
     await asyncio.sleep(PATIENCE)
+
+
+async def until(gone: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again whether the client has gone, as long as there is patience."""
+    for _ in range(int(PATIENCE / PAUSE)):
+        if await gone():
+            mark("gone")
+            return
+        await asyncio.sleep(PAUSE)
 
 
 # Applications of their own, for what the frameworks have no words for; mounted where a framework takes ASGI.
@@ -111,15 +120,11 @@ async def hints(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def file(scope: Any, receive: Any, send: Any) -> None:
-    """The file as the server sends it by itself, in whichever way it offers."""
+    """The file as the server sends it by itself."""
     enter()
-    headers = [(b"content-length", str(FILE.stat().st_size).encode())]
+    headers = [(b"content-length", str(SIZE).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if "http.response.pathsend" in scope["extensions"]:
-        await send({"type": "http.response.pathsend", "path": str(FILE)})
-    else:
-        with FILE.open("rb") as opened:
-            await send({"type": "http.response.zerocopysend", "file": opened.fileno()})
+    await send({"type": "http.response.pathsend", "path": str(FILE)})
 
 
 async def answer(send: Any, status: int, body: bytes, kind: bytes = b"text/plain") -> None:

@@ -6,7 +6,6 @@ messages through a queue: whatever a middleware relies on that a plain call has,
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -59,9 +58,7 @@ async def boom_late(request: Request) -> Response:
 async def slow(request: Request) -> Response:
     support.enter()
     support.mark("waiting")
-    while not await request.is_disconnected():
-        await asyncio.sleep(0.002)
-    support.mark("gone")
+    await support.until(request.is_disconnected)
     return Response(status_code=204)
 
 

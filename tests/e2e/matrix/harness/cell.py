@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from harness.http1 import Answer, Http1, Lines
@@ -98,8 +99,14 @@ class Cell:
         return connection
 
     def close(self) -> None:
+        """Leave; nothing of a case that has failed half-way shall be seen by the next one."""
         for connection in self._open:
             connection.close()
+        for case, call in self.process.ask("peek").items():
+            if call["outcome"] is None:
+                self.process.ask("cancel", case=case)
+        with suppress(TimeoutError):
+            self.process.wait(lambda calls: all(call["outcome"] is not None for call in calls.values()))
 
     # requests
 
@@ -118,17 +125,21 @@ class Cell:
         body: bytes | None = None,
         connection: Http1 | Http2 | None = None,
         marks: tuple[str, ...] = (),
+        closed: bool = False,
         **expected: Any,
     ) -> tuple[Answer, Seen]:
-        """One request from its start to its end, judged by :meth:`judge` and followed by :meth:`follow`."""
+        """One request from its start to its end, judged by :meth:`judge` and followed by :meth:`follow`.
+
+        ``closed``: the server closes the connection without having said so.
+        """
         connection = connection or self.connect()
         parent = Parent()
         case, lines = self.lines(parent, more)
         answer = connection.read(connection.send(method, target, lines, body))
         seen = self.take(case, parent, marks)
         self.judge(seen, method=method, **{"status": answer.status, **expected})
-        if answer.whole and (answer.get(b"connection") or b"").lower() != b"close":
-            self.follow(connection)
+        open_still = answer.whole and not closed and (answer.get(b"connection") or b"").lower() != b"close"
+        self.follow(connection if open_still else self.connect())
         return answer, seen
 
     def socket(self, target: bytes, more: Lines = ()) -> tuple[Socket, str, Parent]:
@@ -187,7 +198,8 @@ class Cell:
             (recorded,) = seen.points
             assert recorded["count"] == 1
             assert recorded["attributes"] == {key: value for key, value in point.items() if value is not None}
-        assert all(active["value"] == 0 for active in seen.metrics.get(ACTIVE, ()))
+        active = seen.metrics.get(ACTIVE, [])
+        assert [each for each in active if each["value"] != 0] == []
 
     def follow(self, connection: Http1 | Http2) -> None:
         """The next request of the connection brings nothing with it, and gets nothing from the one before."""

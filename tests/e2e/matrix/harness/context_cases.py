@@ -56,7 +56,7 @@ def _post(cell: Cell, exchange: ClientExchange, connection: Any) -> tuple[Answer
 
 
 def proven_frames(cell: Cell) -> None:
-    """Whole until three were acked, then by reference, then a change: each time the handler sees what its caller has."""
+    """Whole until three were acked, then by reference, then a change: the handler sees what its caller has."""
     caller, connection = Caller(cell), cell.connect()
     kinds = []
     with session("chat-42"), PROMPT.bound("p" * 60):

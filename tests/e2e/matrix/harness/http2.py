@@ -20,7 +20,6 @@ from h2.events import (
 )
 from h2.exceptions import InvalidBodyLengthError
 from h2.settings import SettingCodes
-
 from harness.http1 import TIMEOUT, Answer, Lines
 
 __all__ = ["Http2"]
@@ -116,7 +115,7 @@ class Http2:
         """In frames as large as the other side takes them, as its window allows."""
         while True:
             self._flush()
-            self._until(lambda: self._h2.local_flow_control_window(stream) > 0 or not body)
+            self._until(lambda: self._h2.local_flow_control_window(stream) > 0)
             size = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
             piece, body = body[:size], body[size:]
             self._h2.send_data(stream, piece, end_stream=end and not body)

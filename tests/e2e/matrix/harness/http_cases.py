@@ -58,7 +58,7 @@ def background(cell: Cell) -> None:
 def exception(cell: Cell) -> None:
     """Before the response: a 500 and the exception's name, if it comes out of the application."""
     error = BOOM if cell.app.raises else "500"
-    answer, seen = cell.ask("GET", b"/boom", route=cell.app.route("/boom"), status=500, error=error)
+    answer, seen = cell.ask("GET", b"/boom", closed=True, route=cell.app.route("/boom"), status=500, error=error)
     assert answer.status == 500
     assert seen.server["events"] == (["exception"] if cell.app.raises else [])
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.http1 import Answer, Lines
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Ping, TextMessage
-
-from harness.http1 import Answer, Lines
 
 __all__ = ["Socket"]
 

@@ -1,4 +1,4 @@
-"""Websockets: a SERVER span for the handshake, a linked one for the connection, no point in the duration of requests."""
+"""Websockets: a SERVER span for the handshake, a linked one for the connection, no point in the requests' duration."""
 
 from __future__ import annotations
 
