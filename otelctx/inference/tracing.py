@@ -47,12 +47,6 @@ _OUTCOMES: Final[tuple[tuple[tuple[type[BaseException], ...], Outcome], ...]] = 
     ((Overloaded, StreamRequired, BreakerOpen), "shed"),
     ((BudgetExhausted, ArenaExhausted), "oom"),
 )
-# Which boolean attribute an event leaves on the spans that follow it.
-_FLAGS: Final = {
-    semconv.EVENT_OVERFLOW: semconv.OVERFLOW,
-    semconv.EVENT_TRUNCATION: semconv.TRUNCATED,
-    semconv.EVENT_DEGRADATION: semconv.DEGRADED,
-}
 _SUCCESSFUL: Final = ("completed", "length")
 _DETAILS: Final = (
     semconv.ERROR_TYPE,
@@ -111,8 +105,9 @@ class TurnTrace:
 
     def event(self, name: str, attributes: Mapping[str, AttributeValue]) -> None:
         """One of ``semconv.EVENTS``: on the turn's span, on the process's SERVER span, and in its counter."""
-        if name in _FLAGS:
-            self._flags[_FLAGS[name]] = True
+        flag = semconv.EVENT_FLAGS.get(name)
+        if flag is not None:
+            self._flags[flag] = True
         events.emit(name, attributes, span=self._span, context=self.context)
 
     def enter(self, phase: str | None, at: int, attributes: Mapping[str, AttributeValue] | None = None) -> None:

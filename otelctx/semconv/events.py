@@ -50,6 +50,13 @@ EVENTS: Final[dict[str, Event]] = {
     )
 }
 
+# Set on a child that ends early too: a tail sampler may decide before the root span ends.
+EVENT_FLAGS: Final = {
+    EVENT_OVERFLOW: own.OVERFLOW,
+    EVENT_TRUNCATION: own.TRUNCATED,
+    EVENT_DEGRADATION: own.DEGRADED,
+}
+
 STANDARD_EVENTS: Final[dict[str, Event]] = {
     e.name: e
     for e in (

@@ -18,7 +18,7 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 import otelctx.semconv as semconv
-from otelctx.semconv import METRICS
+from otelctx.semconv import EVENT_FLAGS, METRICS
 from otelctx.telemetry.feed import FEED, Item
 from otelctx.telemetry.instruments import NAME, SCHEMA_URL, instruments
 
@@ -29,12 +29,6 @@ SERVER_SPAN: Final = otel_context.create_key("otelctx-server-span")
 # The API keeps the key of the current span to itself, but not the Context that it makes.
 SPAN_KEY: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 
-# Set on a child that ends early too: a tail sampler may decide before the root span ends.
-_FLAGS: Final = {
-    semconv.EVENT_OVERFLOW: semconv.OVERFLOW,
-    semconv.EVENT_TRUNCATION: semconv.TRUNCATED,
-    semconv.EVENT_DEGRADATION: semconv.DEGRADED,
-}
 _mode: Mode = "span"
 
 
@@ -79,7 +73,7 @@ def emit(
     counter = semconv.EVENTS[name].counter
     kept = {key: values[key] for key in METRICS[counter].attributes if key in values}
     instruments().event_counter(name).add(1, kept, context)
-    flag = _FLAGS.get(name)
+    flag = EVENT_FLAGS.get(name)
     ids = target.get_span_context()
     for seen in (target,) if server is None or server.get_span_context() == ids else (target, server):
         if seen.is_recording():

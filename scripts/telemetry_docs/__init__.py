@@ -1,0 +1,1 @@
+"""docs/telemetry.md, made from the table in :mod:`otelctx.semconv`."""
