@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -93,13 +93,14 @@ async def forever() -> None:
     await asyncio.sleep(PATIENCE)
 
 
-async def until(gone: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again whether the client has gone, as long as there is patience."""
+async def later() -> None:
+    """Work that outlives the call of the application."""
+    record = call.get()
     for _ in range(int(PATIENCE / PAUSE)):
-        if await gone():
-            mark("gone")
-            return
+        if record["outcome"] is not None:
+            break
         await asyncio.sleep(PAUSE)
+    work()
 
 
 # Applications of their own, for what the frameworks have no words for; mounted where a framework takes ASGI.

@@ -58,7 +58,7 @@ async def endless() -> Any:
 @app.get("/background")
 async def background() -> Any:
     support.enter()
-    app.add_background_task(support.work)
+    app.add_background_task(support.later)  # it begins at once, beside the response
     return Response("done", content_type="text/plain")
 
 

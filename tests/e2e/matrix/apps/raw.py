@@ -12,7 +12,8 @@ calls ``support.enter()`` before anything else, websockets' before they accept.
 ``GET /stream``                       200, ``support.pieces()``, streamed
 ``GET /sse``                          200, ``text/event-stream``, ``support.pieces(support.EVENTS)``
 ``GET /endless``                      200, ``text/event-stream``, ``support.endless()`` until the client has left
-``GET /background``                   200 ``done``; ``support.work()`` once the response is out, the framework's way
+``GET /background``                   200 ``done``; ``support.work()`` once the response is out, the framework's way, or
+                                      ``support.later()`` if that begins before
 ``GET /boom``                         raises ``support.Boom``
 ``GET /boom-late``                    200, ``support.pieces(fail=True)``: fails after the first piece
 ``GET /slow``                         says ``support.mark("waiting")`` and then never answers: ``support.forever()``, or

@@ -36,7 +36,9 @@ MODES = {
 @dataclass(frozen=True)
 class App:
     """``raises``: exceptions of a handler come out of the application; else they are known by the 500 alone. ``late``:
-    what comes out in the middle of a response.
+    what comes out in the middle of a response; ``late_ends``: the response is brought to a proper end all the same;
+    ``late_after``: and what comes out does so after that. ``close_code``: an exception closes a websocket like this, and
+    does not come out. ``reads_first``: a body is read before anybody looks at the path.
 
     ``routes``: templates where they are not written as in ``apps/raw.py``; ``None`` for a path that has none, with a
     method before it for one that has none under that method.
@@ -45,6 +47,10 @@ class App:
     module: str
     raises: bool = True
     late: str = BOOM
+    late_ends: bool = False
+    late_after: bool = False
+    close_code: int | None = None
+    reads_first: bool = False
     routes: Mapping[str, str | None] = field(default_factory=dict)
 
     def route(self, path: str, method: str = "GET") -> str | None:
@@ -55,19 +61,21 @@ APPS = {
     "raw": App("raw"),
     "starlette": App("starlette"),
     "starlette-added": App("starlette"),
-    "starlette-base-inside": App("starlette"),
-    "starlette-base-outside": App("starlette"),
+    "starlette-base-inside": App("starlette", late_ends=True, late_after=True),
+    "starlette-base-outside": App("starlette", late_ends=True),
     "fastapi": App("fastapi"),
     "fastapi-wrapped": App("fastapi"),
     "litestar": App(
         "litestar",
         raises=False,
         late="litestar.exceptions.base_exceptions.LitestarException",
+        close_code=4500,
         routes={"PROPFIND /items/{item_id}": None},
     ),
     "quart": App(
         "quart",
         raises=False,
+        close_code=1000,
         routes={
             "/items/{item_id}": "/items/<item_id>",
             "/tenants/{tenant}/items/{item_id}": "/tenants/<tenant>/items/<item_id>",
@@ -78,6 +86,7 @@ APPS = {
     "django": App(
         "django",
         raises=False,
+        reads_first=True,
         routes={
             "/items/{item_id}": "/items/<str:item_id>",
             "/tenants/{tenant}/items/{item_id}": "/tenants/<str:tenant>/items/<str:item_id>",
@@ -111,10 +120,6 @@ CANNOT: dict[tuple[str, str, str], str] = {
         if not mode.startswith("granian")
     },
     **{("*", "django", case): "Django answers HTTP alone: to a websocket it raises ValueError" for case in _WEBSOCKETS},
-    ("*", "django", "left_in_the_request"): "Django reads the whole body before it looks for a view",
-    ("*", "litestar", "ws_exception"): "Litestar closes after an exception, with a code of its own (4500)",
-    ("*", "quart", "ws_exception"): "Quart closes after an exception as if there had been none (1000)",
-    ("*", "quart", "background"): "Quart's background tasks begin at once, beside the response",
     **{
         (mode, "*", "expect_continue"): "the server ignores Expect on HTTP/2: the client never gets its 100"
         for mode in ("hypercorn-2", "granian-2")

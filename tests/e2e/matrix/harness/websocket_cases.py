@@ -67,12 +67,14 @@ def ws_dropped(cell: Cell) -> None:
 
 def ws_exception(cell: Cell) -> None:
     socket, case, parent = _opened(cell)
-    assert socket.ask("boom") in (1011, 1006, 1005, None)
+    assert socket.ask("boom") in (1011, 1006, 1005, None, cell.app.close_code)
     span = _connection(cell, case, parent)
     attributes = span["attributes"]
     assert isinstance(attributes, dict)
-    assert span["status"] == "ERROR"
-    assert attributes["error.type"] == (BOOM if cell.app.raises else "1011")
+    if cell.app.close_code is None:
+        assert (span["status"], attributes["error.type"]) == ("ERROR", BOOM)
+    else:  # all that there is to see
+        assert attributes[semconv.CLOSE_CODE] == cell.app.close_code
 
 
 def ws_refused(cell: Cell) -> None:
