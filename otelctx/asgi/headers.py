@@ -113,20 +113,12 @@ _GETTER: Final = _Getter()
 
 
 def extract(inbound: Inbound) -> Context:
-    """What the global propagator makes of it, from an empty Context: what is current here belongs to somebody else.
-
-    A propagator that raises must not cost the request: then it is an empty Context.
-    """
+    """What the global propagator makes of it, from an empty Context. Never raises."""
     known, first = w3c.known(), inbound._first
-    propagator = known.propagator
-    if propagator is None or known.fields.isdisjoint(first):
+    if known.fields is not None and known.fields.isdisjoint(first):
         return Context()
-    if known.reads_w3c and _BAGGAGE not in first and _TRACESTATE not in first:
+    if known.is_w3c and _BAGGAGE not in first and _TRACESTATE not in first:
         context = w3c.parse(first.get(_TRACEPARENT, b""))
         if context is not None:
             return context
-    try:
-        # OTEL_PROPAGATORS=none makes this None.
-        return propagator.extract(inbound, Context(), _GETTER) or Context()
-    except Exception:
-        return Context()
+    return w3c.extract(inbound, _GETTER)

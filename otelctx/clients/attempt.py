@@ -87,7 +87,7 @@ def _foreign(others: Others) -> Span | None:
     return span if getattr(getattr(span, "instrumentation_scope", None), "name", None) in others else None
 
 
-def start(party: Party, target: Target, others: Others) -> Attempt:
+def start(party: Party, target: Target, others: Others = ()) -> Attempt:
     """Begin the exchange with what is current, and its span, unless one of ``others`` has begun one."""
     exchange = begin(
         party.node or default_node(),

@@ -26,13 +26,10 @@ def outgoing(
 ) -> Headers:
     """``present`` as it goes out. Whatever ``otelctx*`` an inbound request has left there is removed first.
 
-    ``context`` has the CLIENT span. A propagator that raises must not cost the request: it then goes without.
+    ``context`` has the CLIENT span.
     """
     carrier: dict[str, str] = {}
-    try:
-        w3c.inject(carrier, context)
-    except Exception:
-        carrier.clear()
+    w3c.inject(carrier, context)
     injected = {name.lower(): value for name, value in carrier.items()}
     lines: Headers = []
     baggage: list[str] = []

@@ -34,9 +34,9 @@ from otelctx.policy.egress import view
 from otelctx.policy.trust import FRAME
 from otelctx.semconv import HEADER, TABLE_REVISION
 
-__all__ = ["OtelctxPropagator", "grant"]
+__all__ = ["GRANT", "OtelctxPropagator", "grant"]
 
-_GRANT: Final = otel_context.create_key("otelctx-egress-grant")
+GRANT: Final = otel_context.create_key("otelctx-egress-grant")
 
 
 def grant(host: str, port: int | None = None, context: Context | None = None, *, node: Node | None = None) -> Context:
@@ -45,7 +45,7 @@ def grant(host: str, port: int | None = None, context: Context | None = None, *,
     For a request to ``host`` that is made by a client of somebody else, or for a message on a queue of its.
     """
     allowed = (node or default_node()).egress.allows(host, port)
-    return otel_context.set_value(_GRANT, allowed, context)
+    return otel_context.set_value(GRANT, allowed, context)
 
 
 class OtelctxPropagator(TextMapPropagator):
@@ -85,7 +85,7 @@ class OtelctxPropagator(TextMapPropagator):
         self, carrier: CarrierT, context: Context | None = None, setter: Setter[CarrierT] = default_setter
     ) -> None:
         """Write a FULL frame where ``context`` has a :func:`grant`, else nothing."""
-        if otel_context.get_value(_GRANT, context) is not True:
+        if otel_context.get_value(GRANT, context) is not True:
             return
         node = self._node or default_node()
         state = view(snapshot(context), node.registry)

@@ -1,47 +1,49 @@
 """Trace context in the usual case, without a propagator: a ``traceparent`` of version 00 alone.
 
 The propagators of the API take three to four times as long to come to the same. They are asked wherever the case is
-not the usual one: another propagator is set, or there is a ``tracestate``, baggage, or a line in another form.
+not the usual one: another propagator is set, or there is a ``tracestate``, baggage, or a line in another form. A
+composite gives up with the first of its parts that raises; here the others still do their part.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagate import get_global_textmap
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.propagators.textmap import Getter, TextMapPropagator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otelctx.exchange.propagator import OtelctxPropagator
+from otelctx.exchange.propagator import GRANT, OtelctxPropagator
 from otelctx.telemetry.events import SPAN_KEY
 
-__all__ = ["Known", "inject", "known", "parse"]
+__all__ = ["Known", "extract", "inject", "known", "parse"]
 
 _TRACEPARENT: Final = "traceparent"
-_VERSION_00: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_VERSION_00: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})").fullmatch
 _FLAGS: Final = {b"%02x" % flags: TraceFlags(flags) for flags in range(256)}
 # The API keeps the key of the baggage to itself, but not the Context that it makes.
 _BAGGAGE_KEY: Final = next(iter(baggage.set_baggage("a", "b", Context())))
-_INBOUND: Final = (TraceContextTextMapPropagator, W3CBaggagePropagator, OtelctxPropagator)
-_OUTBOUND: Final = _INBOUND[:2]  # ours writes a frame where it has been granted
+_STANDARD: Final = (TraceContextTextMapPropagator, W3CBaggagePropagator, OtelctxPropagator)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is worth knowing of a propagator: the ``fields`` that it reads, in lower case, and whether with
-    ``traceparent`` it does what W3C says and no more, when it reads and when it writes."""
+    """What is worth knowing of a propagator: its ``parts``, the ``fields`` that they read, in lower case, if all of
+    them tell, and whether with ``traceparent`` it does what W3C says and no more: when it reads, and when it writes
+    without a grant."""
 
     propagator: TextMapPropagator | None
-    fields: frozenset[bytes] = frozenset()
-    reads_w3c: bool = False
-    writes_w3c: bool = False
+    parts: Sequence[TextMapPropagator] = ()
+    fields: frozenset[bytes] | None = frozenset()
+    is_w3c: bool = False
 
 
 _known = Known(None)
@@ -55,21 +57,34 @@ def known() -> Known:
 
 def _learn(propagator: TextMapPropagator) -> Known:
     global _known
-    parts = getattr(propagator, "_propagators", ()) if type(propagator) is CompositePropagator else (propagator,)
+    parts = _parts(propagator)
     types = [type(part) for part in parts]
-    traces = TraceContextTextMapPropagator in types
     _known = Known(
         propagator,
-        frozenset(field.lower().encode() for field in propagator.fields),
-        reads_w3c=traces and all(kind in _INBOUND for kind in types),
-        writes_w3c=traces and all(kind in _OUTBOUND for kind in types),
+        parts,
+        _fields(parts),
+        TraceContextTextMapPropagator in types and all(kind in _STANDARD for kind in types),
     )
     return _known
 
 
+def _fields(parts: Sequence[TextMapPropagator]) -> frozenset[bytes] | None:
+    try:
+        return frozenset(field.lower().encode() for part in parts for field in part.fields)
+    except Exception:  # somebody else's code, as extract and inject are
+        return None
+
+
+def _parts(propagator: TextMapPropagator) -> Sequence[TextMapPropagator]:
+    """What a composite, as ``configure()`` makes one of what was set before, is composed of in the end."""
+    if type(propagator) is not CompositePropagator:
+        return (propagator,)
+    return tuple(part for inner in getattr(propagator, "_propagators", ()) for part in _parts(inner))
+
+
 def parse(traceparent: bytes) -> Context | None:
     """A Context with the remote span, an empty one if W3C calls its ids invalid; ``None``: not in the usual form."""
-    match = _VERSION_00.fullmatch(traceparent)
+    match = _VERSION_00(traceparent)
     if match is None:
         return None
     trace_id, span_id, flags = match.groups()
@@ -79,10 +94,26 @@ def parse(traceparent: bytes) -> Context | None:
     return Context({SPAN_KEY: NonRecordingSpan(SpanContext(trace_number, span_number, True, _FLAGS[flags]))})
 
 
-def inject(carrier: dict[str, str], context: Context) -> None:
-    """What the global propagator writes into ``carrier``. Raises what it raises."""
+def extract(carrier: Any, getter: Getter[Any]) -> Context:
+    """What the global propagator reads, from an empty Context: what is current here belongs to somebody else.
+
+    Never raises: a part that does leaves what the others have read.
+    """
     found = known()
-    if found.writes_w3c and not context.get(_BAGGAGE_KEY):
+    context = Context()
+    for part in found.parts:
+        try:
+            # OTEL_PROPAGATORS=none makes this None.
+            context = part.extract(carrier, context, getter) or context
+        except Exception:
+            continue
+    return context
+
+
+def inject(carrier: dict[str, str], context: Context) -> None:
+    """What the global propagator writes into ``carrier``. Never raises: of a part that does nothing is written."""
+    found = known()
+    if found.is_w3c and not context.get(_BAGGAGE_KEY) and not context.get(GRANT):
         # Nobody else writes under this key, and to ask an abstract class whether it is a span takes long.
         read = getattr(context.get(SPAN_KEY), "get_span_context", None)
         if read is not None:
@@ -90,5 +121,10 @@ def inject(carrier: dict[str, str], context: Context) -> None:
             if valid and not state:
                 carrier[_TRACEPARENT] = f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
                 return
-    if found.propagator is not None:
-        found.propagator.inject(carrier, context)
+    for part in found.parts:
+        written: dict[str, str] = {}
+        try:
+            part.inject(written, context)
+        except Exception:
+            continue
+        carrier.update(written)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.propagate import get_global_textmap
 from opentelemetry.propagators.textmap import Getter
 
 from otelctx.context.keys import KeyRegistry
 from otelctx.delta.codec import from_header, to_header
 from otelctx.delta.limits import MAX_FRAME_BYTES, MAX_HEADER_CHARS
+from otelctx.exchange import w3c
 from otelctx.exchange.baggage import baggage_line, readable
 from otelctx.exchange.client import ClientExchange
 from otelctx.semconv import ACK_METADATA, FRAME_METADATA, HEADER
@@ -107,11 +107,8 @@ _GETTER: Final = _Getter()
 
 
 def extract(inbound: Inbound) -> Context:
-    """What the global propagator makes of it, from an empty Context. One that raises must not cost the call."""
-    try:
-        return get_global_textmap().extract(inbound, Context(), _GETTER) or Context()
-    except Exception:
-        return Context()
+    """What the global propagator makes of it, from an empty Context. Never raises."""
+    return w3c.extract(inbound, _GETTER)
 
 
 def outgoing(
@@ -122,10 +119,7 @@ def outgoing(
     Whatever ``otelctx*`` an inbound call has left there is removed first. ``context`` has the CLIENT span.
     """
     carrier: dict[str, str] = {}
-    try:
-        get_global_textmap().inject(carrier, context)
-    except Exception:
-        carrier.clear()
+    w3c.inject(carrier, context)
     injected = {name.lower(): value for name, value in carrier.items() if not name.lower().startswith(HEADER)}
     lines: Metadata = []
     baggage: list[str] = []

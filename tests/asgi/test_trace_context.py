@@ -112,6 +112,58 @@ async def test_no_propagator_can_cost_the_request(
     assert (r.span.parent is None) is (broken is not None)
 
 
+@pytest.mark.parametrize("silent", [False, True])
+async def test_of_several_propagators_the_one_that_raises_does_not_cost_the_trace(
+    rig: Any, ok: Any, silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some raise where their header is absent, which the specification forbids and cannot prevent."""
+
+    class Broken(TraceContextTextMapPropagator):
+        @property
+        def fields(self) -> set[str]:
+            if silent:
+                raise RuntimeError("no")
+            return {"x-theirs"}
+
+        def extract(self, *args: Any, **kwargs: Any) -> Any:
+            raise KeyError("x-theirs")
+
+    seen: dict[str, object] = {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.update(baggage.get_all())
+        await ok(send)
+
+    parts = [W3CBaggagePropagator(), Broken(), TraceContextTextMapPropagator()]
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", CompositePropagator(parts))
+    r = rig(app)
+    response = await r.request(headers={**PARENT, "baggage": "a=1"})
+    assert (response.status, trace.format_span_id(r.span.parent.span_id), seen) == (200, SPAN, {"a": "1"})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_ambient_baggage_never_becomes_the_requests(
+    rig: Any, ok: Any, order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the baggage propagator first, a composite that is not given a Context begins with the current one."""
+    seen: list[dict[str, object]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(dict(baggage.get_all()))
+        await ok(send)
+
+    parts = [TraceContextTextMapPropagator(), W3CBaggagePropagator()][::order]
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", CompositePropagator(parts))
+    r = rig(app)
+    token = otel_context.attach(baggage.set_baggage("ambient", "leaks"))
+    try:
+        for headers_ in ({}, PARENT, {**PARENT, "tracestate": "a=1"}, {"baggage": "own=1"}):
+            await r.request(headers=headers_)
+    finally:
+        otel_context.detach(token)
+    assert seen == [{}, {}, {}, {"own": "1"}]
+
+
 def test_a_propagator_may_read_more_headers_than_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     class Curious(TraceContextTextMapPropagator):
         def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:

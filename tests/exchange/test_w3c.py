@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry import baggage, propagate, trace
+from opentelemetry import context as otel_context
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.propagators.textmap import TextMapPropagator, default_getter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -104,22 +105,24 @@ class Shout(TraceContextTextMapPropagator):
 
 
 @pytest.mark.parametrize(
-    ("propagator", "reads", "writes"),
+    ("propagator", "known"),
     [
-        (TRACE, True, True),
-        (DEFAULT, True, True),
-        (CompositePropagator([TRACE, OtelctxPropagator()]), True, False),
-        (W3CBaggagePropagator(), False, False),
-        (CompositePropagator([TRACE, Shout()]), False, False),
-        (CompositePropagator([]), False, False),
+        (TRACE, True),
+        (DEFAULT, True),
+        (CompositePropagator([TRACE, OtelctxPropagator()]), True),
+        (CompositePropagator([DEFAULT, OtelctxPropagator()]), True),  # as configure() leaves it
+        (CompositePropagator([CompositePropagator([DEFAULT]), Shout()]), False),
+        (W3CBaggagePropagator(), False),
+        (CompositePropagator([TRACE, Shout()]), False),
+        (CompositePropagator([]), False),
     ],
 )
 def test_only_propagators_that_are_known_are_passed_by(
-    global_propagator: None, propagator: TextMapPropagator, reads: bool, writes: bool
+    global_propagator: None, propagator: TextMapPropagator, known: bool
 ) -> None:
     propagate.set_global_textmap(propagator)
     found = w3c.known()
-    assert (found.propagator, found.reads_w3c, found.writes_w3c) == (propagator, reads, writes)
+    assert (found.propagator, found.is_w3c) == (propagator, known)
     assert found.fields == {field.encode() for field in propagator.fields}
 
 
@@ -130,9 +133,60 @@ def test_another_propagator_writes_what_it_writes(global_propagator: None) -> No
     assert carrier == {"x-shout": "hey"}
 
 
-def test_a_granted_frame_is_written_by_our_propagator(global_propagator: None) -> None:
-    propagate.set_global_textmap(CompositePropagator([TRACE, OtelctxPropagator(Node(Settings()))]))
+@pytest.mark.parametrize("before", [TRACE, DEFAULT])
+def test_a_granted_frame_is_written_by_our_propagator(global_propagator: None, before: TextMapPropagator) -> None:
+    propagate.set_global_textmap(CompositePropagator([before, OtelctxPropagator(Node(Settings()))]))
     context = with_scope(Scope(EMPTY.put("session.id", "s")), context_of(1, 2))
     carrier: dict[str, str] = {}
     w3c.inject(carrier, grant("localhost", context=context))
     assert set(carrier) == {"traceparent", "otelctx"}
+    carrier.clear()
+    w3c.inject(carrier, grant("api.example.com", context=context))
+    w3c.inject(carrier, context)
+    assert set(carrier) == {"traceparent"}
+
+
+class Broken(TextMapPropagator):
+    """Somebody else's, which raises when it has done half of it, as some do where a header is absent."""
+
+    @property
+    def fields(self) -> set[str]:
+        raise KeyError("x-broken")
+
+    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
+        raise KeyError("x-broken")
+
+    def inject(self, carrier: Any, context: Context | None = None, setter: Any = None) -> None:
+        carrier["x-broken"] = "half"
+        raise KeyError("x-broken")
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("nested", [False, True])
+def test_one_propagator_that_raises_does_not_cost_what_the_others_do(
+    global_propagator: None, at: int, nested: bool
+) -> None:
+    parts: list[TextMapPropagator] = [TRACE, W3CBaggagePropagator()]
+    parts.insert(at, Broken())
+    composite = CompositePropagator(parts)
+    propagate.set_global_textmap(CompositePropagator([composite, OtelctxPropagator()]) if nested else composite)
+    carrier: dict[str, str] = {}
+    w3c.inject(carrier, baggage.set_baggage("a", "b", context_of(1, 2)))
+    assert carrier == {"traceparent": f"00-{1:032x}-{2:016x}-01", "baggage": "a=b"}
+    found = w3c.extract(carrier, default_getter)
+    assert (span(found).span_id, dict(baggage.get_all(found))) == (2, {"a": "b"})
+
+
+@pytest.mark.parametrize("parts", [[TRACE, W3CBaggagePropagator()], [W3CBaggagePropagator(), TRACE]])
+def test_in_whatever_order_nothing_of_what_is_current_is_taken_for_the_callers(
+    global_propagator: None, parts: list[TextMapPropagator]
+) -> None:
+    propagate.set_global_textmap(CompositePropagator(parts))
+    token = otel_context.attach(baggage.set_baggage("ambient", "1", context_of(3, 4)))
+    try:
+        for carrier in ({"traceparent": LINE, "tracestate": "a=1"}, {"baggage": "a=b"}, {"traceparent": "x"}, {}):
+            found = w3c.extract(carrier, default_getter)
+            assert "ambient" not in baggage.get_all(found)
+            assert span(found).span_id != 4
+    finally:
+        otel_context.detach(token)
