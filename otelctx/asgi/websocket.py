@@ -194,6 +194,9 @@ class WebSocket:
             message = {**message, "headers": headers}
             if self._options.extras is not None and seen is not None:
                 self._options.extras.answered(seen.span, headers)
+        if kind == "websocket.close" and self._accepted and seen is not None and seen.close_code is None:
+            # Before it is sent: a server may tell a task that receives of the end, with a code of its own, at once.
+            seen.close_code = message.get("code", 1000)
         try:
             await self._send(message)
         except OSError:
@@ -215,5 +218,3 @@ class WebSocket:
             if not self._answered:
                 self._answered = True
                 seen.handshake(_REFUSED)
-            elif self._accepted and seen.close_code is None:
-                seen.close_code = message.get("code", 1000)

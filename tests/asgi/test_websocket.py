@@ -193,3 +193,30 @@ async def test_a_send_to_a_client_that_has_gone_is_no_error(rig: Any) -> None:
         await r.websocket("/ws", [gone(1006)])
     assert r.spans[1].status.status_code is StatusCode.UNSET
     assert r.spans[1].attributes["otelctx.websocket.close_code"] == 1006
+
+
+async def test_the_close_code_is_the_applications_own_where_the_server_is_quick_to_tell_of_the_end(rig: Any) -> None:
+    """Granian tells a task that receives of the end while the close is still being sent, and of no code (1005)."""
+    receives: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        receives.append(receive)
+        await receive()
+        await send(ACCEPT)
+        await send({"type": "websocket.close", "code": 4002})
+
+    r = rig(app)
+    middleware = r.app
+
+    async def server(scope: Any, receive: Any, send: Any) -> None:
+        async def quick(message: Any) -> None:
+            if message["type"] == "websocket.close":
+                assert await receives[0]() == gone(1005)
+            await send(message)
+
+        await middleware(scope, receive, quick)
+
+    r.app = server
+    await r.websocket("/", [gone(1005)])
+    (connection,) = [s for s in r.spans if s.name == "websocket"]
+    assert connection.attributes["otelctx.websocket.close_code"] == 4002

@@ -37,7 +37,7 @@ MODES = {
 class App:
     """``raises``: exceptions of a handler come out of the application; else they are known by the 500 alone. ``late``:
     what comes out in the middle of a response; ``late_ends``: the response is brought to a proper end all the same;
-    ``late_after``: and what comes out does so after that. ``close_code``: an exception closes a websocket like this, and
+    ``late_after``: and what comes out does so after that. ``close_code``: how an exception closes a websocket, and
     does not come out. ``reads_first``: a body is read before anybody looks at the path.
 
     ``routes``: templates where they are not written as in ``apps/raw.py``; ``None`` for a path that has none, with a
@@ -124,6 +124,7 @@ CANNOT: dict[tuple[str, str, str], str] = {
         (mode, "*", "expect_continue"): "the server ignores Expect on HTTP/2: the client never gets its 100"
         for mode in ("hypercorn-2", "granian-2")
     },
+    ("granian-1.1", "quart", "ws_denied"): "Granian doesn't say that it can deny with a response: Quart closes instead",
     **{
         ("granian-2", "*", case): "the server does not offer RFC 8441, so that there are no websockets on HTTP/2"
         for case in _WEBSOCKETS
