@@ -84,13 +84,18 @@ class OtelctxPropagator(TextMapPropagator):
     def inject(
         self, carrier: CarrierT, context: Context | None = None, setter: Setter[CarrierT] = default_setter
     ) -> None:
-        """Write a FULL frame where ``context`` has a :func:`grant`, else nothing."""
-        if otel_context.get_value(GRANT, context) is not True:
+        """Write a FULL frame where ``context`` has a :func:`grant`, else nothing. Never raises."""
+        try:
+            if otel_context.get_value(GRANT, context) is not True:
+                return
+            node = self._node or default_node()
+            state = view(snapshot(context), node.registry)
+            if state:
+                setter.set(carrier, HEADER, node.wire(full(state), time()))
+        except Exception:
+            # Overlays that are too much together, a setter of somebody else, an environment that is wrong: a request
+            # goes out without context rather than not at all.
             return
-        node = self._node or default_node()
-        state = view(snapshot(context), node.registry)
-        if state:
-            setter.set(carrier, HEADER, node.wire(full(state), time()))
 
     @property
     def fields(self) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from time import time
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.propagators.textmap import Getter
+from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otelctx.context.current import ContextKey, current_scope, session, with_scope
@@ -24,6 +25,7 @@ from otelctx.delta.messages import delta, full, ref
 from otelctx.exchange.node import Node, set_default_node
 from otelctx.exchange.propagator import OtelctxPropagator, grant
 
+BIG = [ContextKey(f"propagator.big{n}", str) for n in range(20)]
 LOCAL = ContextKey("propagator.local", str, flow="local")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -118,6 +120,27 @@ def test_extract_never_raises(both: OtelctxPropagator, monkeypatch: pytest.Monke
     assert OtelctxPropagator().extract({"otelctx": full_frame(both)}) == Context()
 
 
+class _Refusing(Setter[Any]):
+    def set(self, carrier: Any, key: str, value: str) -> None:
+        raise RuntimeError("a setter of somebody else")
+
+
+def test_inject_never_raises(both: OtelctxPropagator, monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier: dict[str, str] = {}
+    with session("s1"):
+        granted = grant("localhost", node=both._node)
+        both.inject(carrier, granted, _Refusing())
+        monkeypatch.setenv("OTELCTX_KEYS", "nonsense")
+        OtelctxPropagator().inject(carrier, granted)
+    with session("s2") as scope, ExitStack() as stack:
+        for key in BIG[:10]:
+            stack.enter_context(key.bound("x" * 200))
+        for key in BIG[10:]:  # as another branch of the request does meanwhile
+            scope.set(key.spec, "x" * 200)
+        both.inject(carrier, grant("localhost", node=both._node))
+    assert carrier == {}
+
+
 def test_the_default_node_is_used_if_none_is_given(both: OtelctxPropagator, node: Callable[..., Node]) -> None:
     set_default_node(node())
     assert current_scope(OtelctxPropagator().extract({"otelctx": full_frame(both)})) is not None
@@ -136,6 +159,59 @@ def test_it_loads_by_its_entry_point_inside_the_import_of_propagate(imported: st
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "['TraceContextTextMapPropagator', 'W3CBaggagePropagator', 'OtelctxPropagator']"
     assert out.stderr == ""
+
+
+def test_the_module_does_not_import_propagate() -> None:
+    """Which loads it, when OTEL_PROPAGATORS names it."""
+    code = "import sys, otelctx.exchange.propagator\nprint('opentelemetry.propagate' in sys.modules)"
+    out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+
+
+REQUEST = """
+import asyncio
+from opentelemetry import baggage, trace
+from otelctx.asgi.middleware import ContextMiddleware
+from otelctx.clients.headers import outgoing
+from otelctx.context.current import session
+from otelctx.exchange.client import begin
+from otelctx.exchange.node import default_node
+from opentelemetry import context as otel_context
+async def app(scope, receive, send):
+    span = trace.get_current_span().get_span_context()
+    with session("s1"):
+        ours = begin(default_node(), scheme="http", host="localhost", port=80, method="POST", path="/", body=1,
+                     now=0.0, unix=1.8e9)
+        sent = outgoing([], ours, otel_context.get_current(), default_node().registry)
+    print(format(span.trace_id, "x")[-4:], dict(baggage.get_all()), sorted(name.decode() for name, _ in sent))
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+async def receive():
+    return {"type": "http.request", "body": b""}
+async def send(message):
+    pass
+headers = [(b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), (b"baggage", b"a=1")]
+scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "query_string": b"", "scheme": "http"}
+token = otel_context.attach(baggage.set_baggage("ambient", "1"))
+asyncio.run(ContextMiddleware(app)(scope, receive, send))
+"""
+
+
+@pytest.mark.parametrize(
+    ("propagators", "said"),
+    [
+        ("none", "0 {} ['otelctx']"),
+        ("tracecontext", "319c {} ['otelctx', 'traceparent']"),
+        ("tracecontext,baggage", "319c {'a': '1'} ['baggage', 'otelctx', 'traceparent']"),
+        ("baggage,tracecontext", "319c {'a': '1'} ['baggage', 'otelctx', 'traceparent']"),
+        ("otelctx,baggage,tracecontext", "319c {'a': '1'} ['baggage', 'otelctx', 'traceparent']"),
+    ],
+)
+def test_requests_are_served_and_sent_whatever_propagators_the_operator_has_chosen(propagators: str, said: str) -> None:
+    env = {"OTEL_PROPAGATORS": propagators, "PATH": ""}
+    command = [sys.executable, "-W", "error", "-c", REQUEST]
+    out = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert (out.stderr, out.stdout.strip()) == ("", said)
 
 
 async def test_it_works_under_starlettes_own_middleware(both: OtelctxPropagator) -> None:
