@@ -14,6 +14,7 @@ from otelctx.telemetry.http import protocol_version, scheme_name
 __all__ = ["start_attributes"]
 
 OTHER: Final = "_OTHER"
+_MAX_AGENT: Final = 256
 _MAX_HOST: Final = 261  # a name of 255 and a port
 _MAX_ADDRESS: Final = 64
 
@@ -30,30 +31,45 @@ def _authority(authority: bytes, scheme: str) -> tuple[str, int | None]:
     return sanitize.text(address.strip("[]"), 255), None if number == default else number
 
 
+@lru_cache(maxsize=512)
+def _common(
+    method: str, scheme: str, version: str | None, host: bytes | None, agent: bytes | None
+) -> dict[str, str | int]:
+    """What the requests of one client to one host share; of few clients or many, it is bounded. Never to be changed."""
+    attributes: dict[str, str | int] = {
+        semconv.HTTP_REQUEST_METHOD: method,
+        semconv.URL_SCHEME: scheme_name(scheme),
+    }
+    if known := protocol_version(version):
+        attributes[semconv.NETWORK_PROTOCOL_VERSION] = known
+    if host is not None:
+        address, port = _authority(host, scheme)
+        attributes[semconv.SERVER_ADDRESS] = address
+        if port is not None:
+            attributes[semconv.SERVER_PORT] = port
+    if agent is not None:
+        attributes[semconv.USER_AGENT] = sanitize.text(agent, _MAX_AGENT)
+    return attributes
+
+
 def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, client: str | None) -> dict[str, Any]:
     """What is known when a request arrives, and so what a sampler can see.
 
     ``client`` is the address behind trusted proxies, if one was resolved.
     """
-    scheme = scope.get("scheme", "http")
-    attributes: dict[str, Any] = {
-        semconv.HTTP_REQUEST_METHOD: method,
-        semconv.URL_SCHEME: scheme_name(scheme),
-        semconv.URL_PATH: sanitize.path(scope.get("path", "")),
-    }
-    if version := protocol_version(scope.get("http_version")):
-        attributes[semconv.NETWORK_PROTOCOL_VERSION] = version
+    host, agent = inbound.get(b"host"), inbound.get(b"user-agent")
+    attributes = _common(
+        method,
+        scope.get("scheme", "http"),
+        scope.get("http_version"),
+        None if host is None else host[:_MAX_HOST],
+        None if agent is None else agent[: _MAX_AGENT + 1],
+    ).copy()
+    attributes[semconv.URL_PATH] = sanitize.path(scope.get("path", ""))
     if method == OTHER:
         attributes[semconv.HTTP_REQUEST_METHOD_ORIGINAL] = sanitize.text(scope.get("method", ""), 64)
     if query := scope.get("query_string"):
         attributes[semconv.URL_QUERY] = sanitize.query(query)
-    if (host := inbound.get(b"host")) is not None:
-        address, port = _authority(host[:_MAX_HOST], scheme)
-        attributes[semconv.SERVER_ADDRESS] = address
-        if port is not None:
-            attributes[semconv.SERVER_PORT] = port
-    if (agent := inbound.get(b"user-agent")) is not None:
-        attributes[semconv.USER_AGENT] = sanitize.text(agent, 256)
     peer = scope.get("client")
     if peer and peer[0]:
         # A server may have it from a header that anybody can write.
@@ -64,6 +80,8 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
         if port is not None:
             attributes[semconv.NETWORK_PEER_PORT] = port
         attributes[semconv.CLIENT_ADDRESS] = nearest
+        if client == peer[0]:
+            return attributes
     if client is not None:
         attributes[semconv.CLIENT_ADDRESS] = sanitize.text(client, _MAX_ADDRESS)
     return attributes

@@ -16,16 +16,19 @@ import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound, extract, read
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Scope
+from otelctx.context.current import BINDING_KEY, Binding
 from otelctx.context.scope import Scope as ContextScope
 from otelctx.exchange import server
 from otelctx.exchange.node import Node
 from otelctx.exchange.server import ServerExchange
 from otelctx.telemetry import events
+from otelctx.telemetry.events import SERVER_SPAN, SPAN_KEY
 from otelctx.telemetry.http import count_frame
 
 __all__ = ["Entry", "enter"]
 
 _FRAME: Final = semconv.HEADER.encode()
+_FIRST: Final = (_FRAME[:1], _FRAME[:1].upper())
 _BAGGAGE: Final = b"baggage"
 _ACK: Final = semconv.ACK_HEADER.encode()
 _TIMEOUT: Final = semconv.TIMEOUT_HEADER.encode()
@@ -34,7 +37,7 @@ _TIMEOUT: Final = semconv.TIMEOUT_HEADER.encode()
 class Entry:
     """``context`` is the parent Context, made from the request alone; ``scope`` what the application shall see."""
 
-    __slots__ = ("client", "context", "exchange", "inbound", "links", "scope")
+    __slots__ = ("binding", "client", "context", "exchange", "inbound", "links", "scope")
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Entry:
         self.inbound = inbound
         self.exchange = exchange
         self.scope: ContextScope = exchange.scope
+        self.binding = Binding(exchange.scope)
         self.context = context
         self.links = links
         self.client = client
@@ -59,6 +63,13 @@ class Entry:
         """Let the shared tier have its say, before anything is told of the request."""
         await self.exchange.settle()
         self.scope = self.exchange.scope
+        self.binding = Binding(self.scope)
+
+    def inside(self, span: Span | None) -> Context:
+        """The Context for the application: what came, our scope, and ``span`` as the current and the SERVER span."""
+        if span is None:
+            return Context({**self.context, BINDING_KEY: self.binding})
+        return Context({**self.context, SPAN_KEY: span, SERVER_SPAN: span, BINDING_KEY: self.binding})
 
     def session(self) -> dict[str, Any]:
         """``session.id``, as it is now."""
@@ -97,9 +108,11 @@ class Entry:
             count_frame(options.meter_provider, self.exchange.ack_kind, "sent", size)
             return headers
         for name, _ in headers:
-            if name[: len(_FRAME)].lower() == _FRAME:
+            if name[:1] in _FIRST and name[: len(_FRAME)].lower() == _FRAME:
                 headers = [line for line in headers if line[0][: len(_FRAME)].lower() != _FRAME]
                 break
+        if self.exchange.outcome == "none":
+            return headers
         ack = self.exchange.ack(method, headers)
         if ack is None:
             return headers
@@ -131,7 +144,7 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
         scope["headers"] = _with_baggage(scope["headers"], exchange.baggage)
     context = _outer(baggage, exchange.baggage) if options.join else extract(inbound)
     links = None
-    if not options.join and not exchange.trusted and _links(options, node):
+    if not exchange.trusted and not options.join and _links(options, node):
         remote = trace.get_current_span(context).get_span_context()
         if remote.is_valid:
             links = [Link(remote)]

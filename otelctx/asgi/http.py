@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from opentelemetry.context import Context
@@ -35,8 +36,8 @@ def is_disconnect(error: BaseException) -> bool:
     return isinstance(error, OSError) or type(error).__name__ in _GONE
 
 
-class HttpRequest:
-    """``recording`` is ``None`` for an excluded path: the context flows, nothing is recorded."""
+class HttpRequest(Progress):
+    """One request and the progress of its response. Where it is ``quiet`` the context flows, nothing is recorded."""
 
     __slots__ = (
         "_cancelled",
@@ -44,7 +45,6 @@ class HttpRequest:
         "_entry",
         "_error",
         "_options",
-        "_progress",
         "_receive",
         "_recording",
         "_scope",
@@ -54,18 +54,18 @@ class HttpRequest:
     )
 
     def __init__(
-        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, excluded: bool
+        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, quiet: bool
     ) -> None:
+        super().__init__()
         self._options = options
         self._scope = scope
         self._receive = receive
         self._send = send
         self._entry = entry
-        self._progress = Progress()
-        self._recording = None if excluded else Recording(options, scope, entry)
-        if options.extras is not None and self._recording is not None:
-            self._receive, self._send = self._recording.counted(receive, send)
-        self.context: Context = entry.context if self._recording is None else self._recording.context
+        self._recording = recording = None if quiet else Recording(options, scope, entry)
+        if options.extras is not None and recording is not None:
+            self._receive, self._send = recording.counted(receive, send)
+        self.context: Context = entry.inside(None) if recording is None else recording.context
         self._disconnected = False
         self._cancelled = False
         self._unheard = False
@@ -78,10 +78,12 @@ class HttpRequest:
         try:
             if entry.refused:
                 await self._refuse()
+            elif self._recording is None:
+                await app(self._scope, self._receive, self.relay)
             else:
                 await app(self._scope, self.receive, self.send)
         except OtelctxError as error:
-            if error.status is None or self._progress.status is not None:
+            if error.status is None or self.status is not None:
                 self._failed(error)
                 raise
             self._error = error_type(error) if error.status >= 500 else None
@@ -104,16 +106,14 @@ class HttpRequest:
 
     async def receive(self) -> Message:
         message = await self._receive()
-        if message["type"] == "http.disconnect" and not self._progress.complete:
+        if message["type"] == "http.disconnect" and not self.complete:
             self._disconnected = True
-            self._unheard = self._progress.status is None
-            self._unheard = self._progress.status is None
+            self._unheard = self.status is None
         return message
 
     async def send(self, message: Message) -> None:
-        progress = self._progress
-        if progress.chunks and message.get("more_body"):  # almost every message of a stream
-            progress.chunks += 1
+        if self.chunks and message.get("more_body"):  # almost every message of a stream
+            self.chunks += 1
             try:
                 await self._send(message)
             except OSError:
@@ -121,13 +121,15 @@ class HttpRequest:
                 raise
             return
         recording = self._recording
-        if progress.status is None and message["type"] == START:
+        if self.status is None and message["type"] == START:
             message = self._head(message)
-        complete = progress.see(message)
-        if progress.chunks == 1 and not complete and recording is not None:
-            recording.first_byte()
-        elif complete and recording is not None and self._options.join:
-            recording.ahead(progress)
+        complete = self.see(message)
+        if recording is not None:
+            if complete:
+                if self._options.join:
+                    recording.ahead(self)
+            elif self.chunks == 1:
+                recording.first_byte()
         try:
             await self._send(message)
         except OSError:
@@ -135,13 +137,21 @@ class HttpRequest:
             raise
         if complete and recording is not None:
             recording.last_byte()
-            if self._error is None and (progress.status or 0) < 500:
+            if self._error is None and (self.status or 0) < 500:
                 # Now, and not when the application returns: what it does after the last byte is not this request. A 5xx
                 # waits, because the exception behind it is only seen when it comes out of the application.
-                recording.finish(progress, progress.status, None, self._disconnected)
+                recording.finish(self, self.status, None, self._disconnected)
+
+    def relay(self, message: Message) -> Awaitable[None]:
+        """:meth:`send` where nothing is recorded."""
+        if self.status is None and message["type"] == START:
+            message = self._head(message)
+            self.status = message["status"]
+        return self._send(message)
 
     def _head(self, message: Message) -> Message:
-        headers = list(message.get("headers") or ())
+        given = message.get("headers")
+        headers = given if type(given) is list else list(given or ())
         lines = self._entry.head(self._options, self._scope["method"], headers)
         if self._options.extras is not None and self._recording is not None:
             self._options.extras.answered(self._recording.span, lines)
@@ -152,7 +162,7 @@ class HttpRequest:
     def _failed(self, error: BaseException) -> None:
         recording = self._recording
         if is_cancellation(error):
-            if not self._progress.complete:
+            if not self.complete:
                 self._cancelled = self._disconnected = True
         elif recording is not None and not (self._disconnected and is_disconnect(error)):
             self._error = error_type(error)
@@ -164,13 +174,13 @@ class HttpRequest:
                 recording.span.set_status(StatusCode.ERROR)
 
     def _close(self) -> None:
-        recording, progress = self._recording, self._progress
+        recording = self._recording
         if recording is None:
             return
         if recording.finished:
             recording.span.close()
             return
-        status, error = progress.status, self._error
+        status, error = self.status, self._error
         if self._unheard and error is None:
             # What a layer further in makes of a client that has left is a 5xx to some: nobody has received it.
             status = None
@@ -180,7 +190,7 @@ class HttpRequest:
         if error is None:
             if status is not None and status >= 500:
                 error = str(status)
-            elif not progress.complete and not self._disconnected:
+            elif not self.complete and not self._disconnected:
                 error = INCOMPLETE
-        recording.finish(progress, status, error, self._disconnected)
+        recording.finish(self, status, error, self._disconnected)
         recording.span.close()

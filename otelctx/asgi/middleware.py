@@ -18,9 +18,9 @@ from otelctx.asgi.options import Options, UntrustedTrace, options
 from otelctx.asgi.others import CONTRIB, STARLETTE, arrange, other_instrumentor, outside
 from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
-from otelctx.context.current import attach, detach
+from otelctx.context.current import attach_bound, detach
 from otelctx.exchange.node import Node, default_node
-from otelctx.telemetry.instruments import instruments
+from otelctx.telemetry.instruments import idle, instruments
 
 __all__ = ["EXCHANGE", "ContextMiddleware", "wrap"]
 
@@ -118,10 +118,10 @@ class ContextMiddleware:
         if node.shared is not None:
             await entry.settle()
         scope[EXCHANGE] = entry.exchange
-        excluded = settings.excluded is not None and settings.excluded(scope["path"])
-        request = handler(settings, scope, receive, send, entry, excluded=excluded)
+        quiet = (settings.excluded is not None and settings.excluded(scope["path"])) or _idle(settings)
+        request = handler(settings, scope, receive, send, entry, quiet=quiet)
         # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
-        tokens = attach(request.context, entry.scope)
+        tokens = attach_bound(request.context, entry.binding)
         try:
             await request.run(self.app)
         finally:
@@ -134,6 +134,11 @@ class ContextMiddleware:
     def _beside(self, scope: Scope) -> Options:
         arrange(EXCHANGE)
         return self._joined if outside(scope, native=self._options.suppress) else self._options
+
+
+def _idle(settings: Options) -> bool:
+    """Whether nothing is kept of what would be recorded, as without an SDK or with one that is disabled."""
+    return not settings.join and idle(settings.tracer_provider, settings.meter_provider, metrics=settings.metrics)
 
 
 def wrap(app: App, **options: Any) -> ContextMiddleware:

@@ -18,7 +18,6 @@ from otelctx.asgi.server_span import ServerSpan
 from otelctx.asgi.sizes import Sizes
 from otelctx.asgi.stream import Progress
 from otelctx.asgi.types import Receive, Scope, Send
-from otelctx.telemetry.events import enter_server_span
 from otelctx.telemetry.http import method_names, protocol_version, scheme_name
 from otelctx.telemetry.instruments import Instruments, instruments, tracer
 
@@ -39,7 +38,7 @@ def open_span(
             options.extras.arrived(entry.inbound, attributes)
         span = own.start_span(name, entry.context, SpanKind.SERVER, attributes, entry.links)
     seen = ServerSpan(span)
-    return own, span, seen, enter_server_span(entry.context, seen)
+    return own, span, seen, entry.inside(seen)
 
 
 class Recording:

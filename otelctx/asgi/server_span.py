@@ -43,12 +43,11 @@ class ServerSpan(Span):
         self._target = span
 
     def ended(self, tracer: Tracer, name: str, attributes: Callable[[], dict[str, Any]]) -> None:
-        """The SERVER span has ended. The linked span is started by ``tracer``, named after ``name`` and given
-        ``attributes()``, if there is use for one.
+        """The SERVER span has ended. The linked span is started by ``tracer``, named after
+        ``name`` and given ``attributes()``, if there is use for one.
         """
-        if self._ended.get_span_context().trace_flags.sampled:
-            self._background = (tracer, name, attributes)
-            self._target = None
+        self._background = (tracer, name, attributes)
+        self._target = None
 
     def close(self) -> None:
         """The application has returned: end the linked span, if there is one."""
@@ -58,7 +57,7 @@ class ServerSpan(Span):
             self._target.end()
 
     def _span(self) -> Span:
-        if self._background is None:
+        if self._background is None or not self._sampled():
             return self._ended
         with _reviving:
             if self._target is None:
@@ -71,6 +70,9 @@ class ServerSpan(Span):
                     self._target.end()
             return self._target
 
+    def _sampled(self) -> bool:
+        return self._ended.get_span_context().trace_flags.sampled
+
     # as a span
 
     def get_span_context(self) -> SpanContext:
@@ -79,7 +81,7 @@ class ServerSpan(Span):
     def is_recording(self) -> bool:
         # Asking must not start the linked span; it would record, though.
         target = self._target
-        return not self._closed if target is None else target.is_recording()
+        return not self._closed and self._sampled() if target is None else target.is_recording()
 
     def end(self, end_time: int | None = None) -> None:
         """Does nothing: the middleware ends the span that it has started."""

@@ -34,6 +34,10 @@ class Progress:
     def see(self, message: Message) -> bool:
         """Take ``message`` into account; ``True`` if the response is complete with it."""
         kind = message["type"]
+        if kind == BODY and not message.get("more_body", False):  # the end of almost every response
+            self.chunks += 1
+            self.complete = self.complete or not self._trailers
+            return self.complete
         if kind == START:
             self.status = message["status"]
             self._trailers = bool(message.get("trailers"))

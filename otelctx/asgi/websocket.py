@@ -100,7 +100,7 @@ class Connection:
 
 
 class WebSocket:
-    """Drives one connection; an excluded path has no :class:`Connection`."""
+    """Drives one connection; a ``quiet`` one has no :class:`Connection`."""
 
     __slots__ = (
         "_accepted",
@@ -116,15 +116,15 @@ class WebSocket:
     )
 
     def __init__(
-        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, excluded: bool
+        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, quiet: bool
     ) -> None:
         self._options = options
         self._scope = scope
         self._receive = receive
         self._send = send
         self._entry = entry
-        self._seen = None if excluded else Connection(options, scope, entry)
-        self.context: Context = entry.context if self._seen is None else self._seen.context
+        self._seen = None if quiet else Connection(options, scope, entry)
+        self.context: Context = entry.inside(None) if self._seen is None else self._seen.context
         self._accepted = self._answered = self._gone = False
 
     async def run(self, app: App) -> None:

@@ -31,10 +31,13 @@ from otelctx.semconv import (
 )
 
 __all__ = [
+    "BINDING_KEY",
     "REGISTRY",
+    "Binding",
     "ContextKey",
     "UpKey",
     "attach",
+    "attach_bound",
     "current_scope",
     "detach",
     "session",
@@ -92,7 +95,7 @@ class Binding:
         return found
 
 
-_BINDING_KEY: Final = otel_context.create_key("otelctx-scope")
+BINDING_KEY: Final = otel_context.create_key("otelctx-scope")
 _BINDING_VAR: ContextVar[Binding | None] = ContextVar("otelctx-scope", default=None)
 
 Attached = tuple["VarToken[Context]", "VarToken[Binding | None]"]
@@ -100,7 +103,7 @@ Attached = tuple["VarToken[Context]", "VarToken[Binding | None]"]
 
 def current_binding(context: Context | None = None) -> Binding | None:
     """What ``context``, by default the current one, holds of ours."""
-    found = (otel_context.get_current() if context is None else context).get(_BINDING_KEY)
+    found = (otel_context.get_current() if context is None else context).get(BINDING_KEY)
     if isinstance(found, Binding):
         return found
     return _BINDING_VAR.get() if context is None else None
@@ -120,14 +123,19 @@ def snapshot(context: Context | None = None) -> State:
 
 def with_scope(scope: Scope, context: Context | None = None) -> Context:
     """``context`` with ``scope`` in it; nothing is attached."""
-    return otel_context.set_value(_BINDING_KEY, Binding(scope), context)
+    return otel_context.set_value(BINDING_KEY, Binding(scope), context)
 
 
 def attach(context: Context, scope: Scope | None = None) -> Attached:
     """Make ``context``, with ``scope`` in it, the current one. Must be undone by :func:`detach` in the same task."""
     binding = Binding(scope) if scope is not None else None
     if binding is not None:
-        context = otel_context.set_value(_BINDING_KEY, binding, context)
+        context = otel_context.set_value(BINDING_KEY, binding, context)
+    return otel_context.attach(context), _BINDING_VAR.set(binding)
+
+
+def attach_bound(context: Context, binding: Binding) -> Attached:
+    """:func:`attach` for a ``context`` that was made with ``{BINDING_KEY: binding}`` in it: one copy less a request."""
     return otel_context.attach(context), _BINDING_VAR.set(binding)
 
 
@@ -144,7 +152,7 @@ def detach(tokens: Attached) -> None:
 
 
 def _bind(binding: Binding) -> Attached:
-    context = otel_context.set_value(_BINDING_KEY, binding)
+    context = otel_context.set_value(BINDING_KEY, binding)
     return otel_context.attach(context), _BINDING_VAR.set(binding)
 
 

@@ -13,7 +13,16 @@ from typing import Any, Final
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, MeterProvider, Observation
+from opentelemetry.metrics import (
+    CallbackOptions,
+    Counter,
+    Histogram,
+    Meter,
+    MeterProvider,
+    NoOpHistogram,
+    Observation,
+)
+from opentelemetry.trace import NoOpTracer, ProxyTracer, ProxyTracerProvider
 
 import otelctx.semconv as semconv
 from otelctx.semconv import EVENTS, METRICS
@@ -22,6 +31,8 @@ __all__ = [
     "ActiveRequests",
     "FrameTally",
     "Instruments",
+    "after_fork",
+    "idle",
     "instruments",
     "observe_arena",
     "observe_fragmentation",
@@ -56,6 +67,10 @@ class ActiveRequests:
         found = self._running.get(key)
         return found if found is not None else self._running.setdefault(key, set())
 
+    def clear(self) -> None:
+        """Forget them: in a forked child, none of them is its own."""
+        self._running.clear()
+
     def observe(self, options: CallbackOptions) -> Iterable[Observation]:
         for (method, scheme), running in list(self._running.items()):
             yield Observation(
@@ -79,6 +94,11 @@ class FrameTally:
         with self._lock:
             frames, octets = self._counts.get((kind, direction), (0, 0))
             self._counts[kind, direction] = (frames + 1, octets + size)
+
+    def clear(self) -> None:
+        """Count from nothing, in a forked child whose parent goes on to report what was counted so far."""
+        self._lock = Lock()
+        self._counts = {}
 
     def frames(self, options: CallbackOptions) -> Iterable[Observation]:
         return self._observe(0)
@@ -285,7 +305,7 @@ def _make(meter: Meter) -> Instruments:
     return Instruments(made, active, tally)
 
 
-_lock: Final = Lock()
+_lock = Lock()
 _sets: Final[weakref.WeakKeyDictionary[MeterProvider, Instruments]] = weakref.WeakKeyDictionary()
 _last: tuple[MeterProvider | None, Instruments]
 
@@ -310,6 +330,15 @@ def instruments(meter_provider: MeterProvider | None = None) -> Instruments:
     return found
 
 
+def after_fork() -> None:
+    """In a forked child: what is in flight or was counted in its parent is its parent's to report."""
+    global _lock
+    _lock = Lock()
+    for made in list(_sets.values()):
+        made.active.clear()
+        made.tally.clear()
+
+
 def _meter(provider: MeterProvider) -> Meter:
     return provider.get_meter(NAME, schema_url=SCHEMA_URL)
 
@@ -330,3 +359,20 @@ def tracer(tracer_provider: trace.TracerProvider | None = None) -> trace.Tracer:
     found = provider.get_tracer(NAME, schema_url=SCHEMA_URL)
     _last_tracer = (provider, found)
     return found
+
+
+def idle(
+    tracer_provider: trace.TracerProvider | None, meter_provider: MeterProvider | None, *, metrics: bool = True
+) -> bool:
+    """Whether nobody keeps a span, nor with ``metrics`` a measurement: there is no SDK, or ``OTEL_SDK_DISABLED``."""
+    kind = type(tracer(tracer_provider))
+    if kind is ProxyTracer:
+        if type(trace.get_tracer_provider()) is not ProxyTracerProvider:
+            return False
+    elif kind is not NoOpTracer:
+        return False
+    if not metrics:
+        return True
+    found = instruments(meter_provider)
+    # What was asked for before there was a provider forwards to the one that there is now.
+    return isinstance(found.http_server_duration, NoOpHistogram) or (found is _early and instruments() is _early)

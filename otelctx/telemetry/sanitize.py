@@ -46,6 +46,8 @@ def text(value: str | bytes, limit: int = LIMIT) -> str:
 
 def path(value: str | bytes, limit: int = LIMIT) -> str:
     """A path or a whole URL as :func:`text`; who stands before the host of a URL in it is ``REDACTED``."""
+    if type(value) is str and len(value) <= limit and value.isascii() and "@" not in value and "\0" not in value:
+        return value  # almost every path: nothing of the below would change it
     # Cut first: a pattern never runs over more than what is kept.
     cut = text(value, limit)
     if "@" in cut:
