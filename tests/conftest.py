@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -24,6 +27,18 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(("OTEL_", "OTELCTX_")) and name not in KEPT:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def conventions() -> Any:
+    """The conventions' tables as a checker: ``conventions.spans(ended) == []``, ``conventions.metrics(data) == []``."""
+    path = Path(__file__).parent / "conventions" / "checker.py"
+    spec = importlib.util.spec_from_file_location("conventions_checker", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.hookimpl(wrapper=True)

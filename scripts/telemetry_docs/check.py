@@ -1,4 +1,4 @@
-"""Names in somebody else's files, against the table: what a configuration, a rule or a dashboard speaks of must exist."""
+"""Names in other files, against the table: what a configuration, a rule or a dashboard speaks of must exist."""
 
 from __future__ import annotations
 
