@@ -38,7 +38,8 @@ class App:
     """``raises``: exceptions of a handler come out of the application; else they are known by the 500 alone. ``late``:
     what comes out in the middle of a response; ``late_ends``: the response is brought to a proper end all the same;
     ``late_after``: and what comes out does so after that. ``close_code``: how an exception closes a websocket, and
-    does not come out. ``reads_first``: a body is read before anybody looks at the path.
+    does not come out. ``reads_first``: a body is read before anybody looks at the path. ``trailers``: they come
+    through.
 
     ``routes``: templates where they are not written as in ``apps/raw.py``; ``None`` for a path that has none, with a
     method before it for one that has none under that method.
@@ -51,6 +52,7 @@ class App:
     late_after: bool = False
     close_code: int | None = None
     reads_first: bool = False
+    trailers: bool = True
     routes: Mapping[str, str | None] = field(default_factory=dict)
 
     def route(self, path: str, method: str = "GET") -> str | None:
@@ -61,8 +63,8 @@ APPS = {
     "raw": App("raw"),
     "starlette": App("starlette"),
     "starlette-added": App("starlette"),
-    "starlette-base-inside": App("starlette", late_ends=True, late_after=True),
-    "starlette-base-outside": App("starlette", late_ends=True),
+    "starlette-base-inside": App("starlette", late_ends=True, late_after=True, trailers=False),
+    "starlette-base-outside": App("starlette", late_ends=True, trailers=False),
     "fastapi": App("fastapi"),
     "fastapi-wrapped": App("fastapi"),
     "litestar": App(
