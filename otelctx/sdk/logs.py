@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
+
 __all__ = ["export_logging"]
 
 _log = logging.getLogger(__name__)
 
 
-def export_logging() -> None:
-    """Export log records by opentelemetry-instrumentation-logging, unless a handler of OpenTelemetry is there already
-    or the package is not installed.
+def export_logging(level: int | str | None = None) -> None:
+    """Export log records by opentelemetry-instrumentation-logging, those of ``level`` and above if one is given.
+
+    Nothing is done if a handler of OpenTelemetry is on the root logger already, or if the package is not installed.
+    Raises ``ValueError`` for a level that logging does not know.
     """
     root = logging.getLogger()
     if any(map(_is_exporter, root.handlers)):
@@ -23,25 +27,32 @@ def export_logging() -> None:
         return
     LoggingInstrumentor().instrument()
     for handler in filter(_is_exporter, root.handlers):
-        handler.addFilter(_print_too)
+        if level is not None:
+            handler.setLevel(level)
+        handler.addFilter(_wanted)
 
 
 def _is_exporter(handler: logging.Handler) -> bool:
     return type(handler).__module__.startswith("opentelemetry.")
 
 
-def _print_too(record: logging.LogRecord) -> bool:
-    """Keep what Python does where nobody has configured logging: warnings go to standard error. With an exporting
-    handler on the root logger it would no longer, and they would be seen by nobody if the collector is gone.
+def _wanted(record: logging.LogRecord) -> bool:
+    """Not what is said while exporting, by an HTTP client for one: to export that would go on for ever.
 
-    A handler of our own there would be worse: it would turn the application's ``basicConfig()`` into nothing.
+    Prints on the way what Python prints where nobody has configured logging: with an exporting handler on the root
+    logger, warnings would no longer go to standard error, and be seen by nobody if the collector is gone. A handler of
+    our own there would be worse: it would turn the application's ``basicConfig()`` into nothing.
     """
     last_resort = logging.lastResort
-    if last_resort is not None and record.levelno >= last_resort.level:
-        logger: logging.Logger | None = logging.getLogger(record.name)
-        while logger is not None:
-            if not all(map(_is_exporter, logger.handlers)):
-                return True
-            logger = logger.parent if logger.propagate else None
+    if last_resort is not None and record.levelno >= last_resort.level and not _has_handler(record.name):
         last_resort.handle(record)
-    return True
+    return not get_value(_SUPPRESS_INSTRUMENTATION_KEY)
+
+
+def _has_handler(name: str) -> bool:
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if not all(map(_is_exporter, logger.handlers)):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False

@@ -198,7 +198,7 @@ METRICS: Final[dict[str, Metric]] = {
             "counter",
             "{item}",
             "Telemetry lost before it left",
-            uses(required=(own.TELEMETRY_SIGNAL,)),
+            uses(required=(own.TELEMETRY_SIGNAL, own.TELEMETRY_DROP_REASON)),
         ),
         Metric(GATEWAY_ACTIVE, "updowncounter", "{request}", "Requests and streams open at an upstream", _UPSTREAM),
         Metric(GATEWAY_UP, "gauge", "1", "1 if an upstream gets requests, 0 while it is ejected", _UPSTREAM),

@@ -39,6 +39,7 @@ MESSAGES_SENT: Final = "otelctx.websocket.messages.sent"
 CLOSE_CODE: Final = "otelctx.websocket.close_code"
 SPECIAL_TOKENS: Final = "otelctx.special_tokens.neutralised"
 TELEMETRY_SIGNAL: Final = "otelctx.telemetry.signal"
+TELEMETRY_DROP_REASON: Final = "otelctx.telemetry.reason"
 PRESSURE_SIGNAL: Final = "otelctx.pressure.signal"
 PRESSURE_LEVEL: Final = "otelctx.pressure.level"
 PRESSURE_LEVEL_BEFORE: Final = "otelctx.pressure.level_before"
@@ -101,6 +102,12 @@ OWN_ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute(CLOSE_CODE, "int", "websocket close code"),
         Attribute(SPECIAL_TOKENS, "int", "special tokens found in user text and neutralised"),
         Attribute(TELEMETRY_SIGNAL, "string", "telemetry signal", ("traces", "metrics", "logs")),
+        Attribute(
+            TELEMETRY_DROP_REASON,
+            "string",
+            "why it was lost: more than the queue takes, an export that failed, or still waiting at the end",
+            ("queue_full", "export", "shutdown"),
+        ),
         Attribute(PRESSURE_SIGNAL, "string", "what the pressure comes from", ("memory", "latency")),
         Attribute(PRESSURE_LEVEL, "int", "pressure level, 0 to 3; of a move, the signal's new one"),
         Attribute(PRESSURE_LEVEL_BEFORE, "int", "the signal's level before a move"),
