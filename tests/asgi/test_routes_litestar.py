@@ -168,13 +168,23 @@ async def test_a_websocket_has_its_route(rig: Any) -> None:
 
 @pytest.mark.parametrize("path", ["/users/7", "/tenants/acme/users/7", "/boom"])
 async def test_as_litestars_middleware_it_sees_the_same(rig: Any, path: str) -> None:
-    """Litestar puts its middleware behind the router, so what matches no route has no span there."""
     r = rig(None)
     options = {"node": r.app._node, "tracer_provider": r.tracers, "meter_provider": r.meters}
     r.app = make(middleware=[DefineMiddleware(ContextMiddleware, **options)])
     await r.request("GET", path)
     assert r.span.name.startswith("GET /")
     assert "acme" not in r.span.name
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("DELETE", "/users/7", 405)])
+async def test_as_litestars_middleware_it_never_gets_what_matches_no_route(
+    rig: Any, method: str, path: str, status: int
+) -> None:
+    r = rig(None)
+    options = {"node": r.app._node, "tracer_provider": r.tracers, "meter_provider": r.meters}
+    r.app = make(middleware=[DefineMiddleware(ContextMiddleware, **options)])
+    assert (await r.request(method, path)).status == status
+    assert r.spans == []
 
 
 @pytest.mark.parametrize(("path", "inside"), [("/", 1), ("/sync/x", 1), ("/background", 1), ("/stream", 3)])
