@@ -26,6 +26,7 @@ _headers = st.lists(st.tuples(_name, st.binary(max_size=40)), max_size=8)
 @example([(b"user-agent", b"\xff\x5c\x78")], "/", b"", "GET", None)
 @example([(b"host", b"[::1]:99999999999999999999")], "/\ud800", b"\xff=\x00&token=\xff", "GET", ("", None))
 @example([(b"host", "١:٨".encode())], "/", b"", "get", ("1.2.3.4", 1))
+@example([(b"cookie", "🍪".encode()), (b"X-\xe9", b"\xe9\\n")], "/😀", "q=😀&token=😀".encode(), "GET", None)
 async def test_any_bytes_are_survived(
     rig: Any, ok: Any, headers: Any, path: str, query: bytes, method: str, client: Any
 ) -> None:

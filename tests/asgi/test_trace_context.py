@@ -141,9 +141,10 @@ async def test_of_several_propagators_the_one_that_raises_does_not_cost_the_trac
     assert (response.status, trace.format_span_id(r.span.parent.span_id), seen) == (200, SPAN, {"a": "1"})
 
 
+@pytest.mark.parametrize("excluded", [(), "/*"])
 @pytest.mark.parametrize("order", [1, -1])
 async def test_ambient_baggage_never_becomes_the_requests(
-    rig: Any, ok: Any, order: int, monkeypatch: pytest.MonkeyPatch
+    rig: Any, ok: Any, order: int, excluded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the baggage propagator first, a composite that is not given a Context begins with the current one."""
     seen: list[dict[str, object]] = []
@@ -154,7 +155,7 @@ async def test_ambient_baggage_never_becomes_the_requests(
 
     parts = [TraceContextTextMapPropagator(), W3CBaggagePropagator()][::order]
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", CompositePropagator(parts))
-    r = rig(app)
+    r = rig(app, excluded=excluded)
     token = otel_context.attach(baggage.set_baggage("ambient", "leaks"))
     try:
         for headers_ in ({}, PARENT, {**PARENT, "tracestate": "a=1"}, {"baggage": "own=1"}):

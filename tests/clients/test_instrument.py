@@ -95,6 +95,7 @@ def target(**changes: Any) -> Target:
         ({"userinfo": True}, "https://REDACTED:REDACTED@worker/v1"),
         ({"raw_path": b"/v1?a=1&token=t0p&Signature=x"}, "https://worker/v1?a=1&token=REDACTED&Signature=REDACTED"),
         ({"raw_path": b"/v1?"}, "https://worker/v1"),
+        ({"raw_path": b"/v1?a=%F0%9F%98%80&api-key=x#y"}, "https://worker/v1?a=%F0%9F%98%80&api-key=REDACTED"),
     ],
 )
 def test_the_url_of_a_span_has_no_credentials(changes: dict[str, Any], url: str) -> None:
