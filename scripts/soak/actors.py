@@ -20,6 +20,8 @@ _WORDS: Final = (
     "first", "made", "year", "work", "answer", "music", "number", "42", "train", "glass", "paper",
 )  # fmt: skip
 _TOO_LONG: Final = 3000  # words
+_MUCH: Final = 60
+_FILLING: Final = 12  # turns of five spans each: with fifty sessions half as many again as the exporter's queue takes
 _BAD: Final[tuple[bytes, ...]] = (
     b"",
     b"{",
@@ -68,6 +70,17 @@ class Actor:
                 with otelctx.session(self._session):
                     await self._acts[kind]()
             (kind,) = self._random.choices(self._kinds, self._weights)
+
+    async def fill(self) -> None:
+        """Have the worker hold what it ever will: telemetry that can't leave, more than its queues take; a window that
+        is full; or, without a session, texts so long that they are tokenised in threads."""
+        for _ in range(_FILLING):
+            if self._session is None:
+                await self._too_long()
+                continue
+            body = self._body(2) | {"messages": [{"role": "user", "content": self._text(_MUCH)}]}
+            with otelctx.session(self._session):
+                await self._asking.whole(self._ledger.open("fill", self._session), body)
 
     # one act each
 

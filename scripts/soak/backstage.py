@@ -98,6 +98,15 @@ class Telemetry:
         await self._relay.switch("through")
         said("outage: over")
 
+    @asynccontextmanager
+    async def silent(self) -> AsyncIterator[None]:
+        """While it lasts, nothing is answered, so that the worker's queue fills."""
+        await self._relay.switch("swallow")
+        try:
+            yield
+        finally:
+            await self._relay.switch("through")
+
     async def close(self) -> None:
         await self._relay.close()
         if self._collector is not None:

@@ -12,13 +12,15 @@ from scripts.soak.ledger import GONE, UNPARSED
 from scripts.soak.memory import growth
 from scripts.soak.seen import Seen
 
-__all__ = ["Check", "judge"]
+__all__ = ["SETTLED", "Check", "judge"]
 
 _BATCH: Final = 512  # spans of one export: what may have arrived without its answer, at each outage
 _DISTINCT: Final = 20
-_SETTLED: Final = 90.0  # seconds after the warm-up that tell something
 _SHOWN: Final = 50
 _LENGTH: Final = 2000  # characters
+
+SETTLED: Final = 90.0
+"""Seconds of load from which on memory is judged."""
 
 Found = tuple[list[str], str]
 """What is wrong, and what was counted."""
@@ -130,16 +132,16 @@ def _pages(seen: Seen) -> Found:
 
 def _memory(seen: Seen) -> Found:
     """The worker does not grow. It is wrong only if the whole confidence interval, not just its middle, is; and not in
-    a short run, in which rows and versions of sessions are still being filled for the first time."""
-    limit, options = seen.options.growth, seen.options
-    if options.seconds < options.warm_up + _SETTLED:
-        return [], f"not judged, under {options.warm_up + _SETTLED:.0f} s of load"
+    a short run, which begins with whatever memory there is."""
+    limit = seen.options.growth
     try:
-        grown = growth(seen.memory, warm_up=options.warm_up)
+        grown = growth(seen.memory, warm_up=seen.options.warm_up)
     except ValueError as error:
         return [str(error)], "not enough samples"
     last = seen.memory[-1][1]
     detail = f"{grown.slope:+.2f} MiB/min ({grown.low:+.2f} to {grown.high:+.2f}), {last:.0f} MiB at the end"
+    if seen.options.seconds < SETTLED:
+        return [], f"{detail}: not judged, under {SETTLED:.0f} s of load"
     return [] if grown.low < limit else [f"it grows by more than {limit:g} MiB/min: {detail}"], detail
 
 

@@ -31,11 +31,8 @@ class Options:
 
     @property
     def warm_up(self) -> float:
-        """Seconds whose samples of memory do not count: rows, pages, queues, versions of sessions and what both sides
-        of an exchange remember have been filled once by then. Measured: 830 MiB after 20 seconds, 840 after two
-        minutes, 842 after six.
-        """
-        return min(300.0, max(120.0, self.seconds / 3))
+        """Seconds whose samples of memory do not count: rows, pages and queues have been used once by then."""
+        return min(300.0, self.seconds / 3)
 
 
 @dataclass(frozen=True, slots=True)

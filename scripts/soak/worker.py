@@ -14,10 +14,13 @@ import sys
 import threading
 from collections import Counter
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 
 from otelctx.asgi.owner import owner_of
 from otelctx.cli import worker
@@ -29,6 +32,21 @@ from scripts.soak.options import ID_HEADER, WorkerOptions
 from scripts.soak.recorder import REQUEST, Recorder
 
 _PREFIX: Final = "/soak/"
+
+
+class Ended(SpanProcessor):
+    """Counts the spans that are to be exported, from any thread."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+
+    def on_end(self, span: Any) -> None:
+        if span.context.trace_flags.sampled:
+            next(self._numbers)
+
+    def total(self) -> int:
+        """To be called once, at the end."""
+        return next(self._numbers)
 
 
 class Control:
@@ -118,8 +136,12 @@ def main(settings: WorkerOptions) -> None:
     def wrapped_app(engine: Any, *args: Any, **kwargs: Any) -> Any:
         return Control(make_app(engine, *args, **kwargs), engine, made[0], made[1])
 
+    ended = Ended()
+
     def kept_handle(*args: Any, **kwargs: Any) -> Any:
         made.append(configure(*args, **kwargs))
+        provider: Any = trace.get_tracer_provider()
+        provider.add_span_processor(ended)
         return made[-1]
 
     replaced = {"_engine": wrapped_engine, "app": wrapped_app, "configure": kept_handle}
@@ -127,8 +149,8 @@ def main(settings: WorkerOptions) -> None:
     with listener("127.0.0.1", 0) as bound:
         worker.work(_options(settings), Settings.load(), bound)
     made[1].close()
-    watch = made[2]._watch
-    Path(settings.final).write_text(json.dumps({"handed": watch.handed, "delivered": watch.delivered}))
+    delivered = sum(pipeline.delivered for pipeline in made[2]._pipelines() if pipeline.signal == "traces")
+    Path(settings.final).write_text(json.dumps({"handed": ended.total(), "delivered": delivered}))
 
 
 def _options(settings: WorkerOptions) -> Options:

@@ -35,14 +35,14 @@ def failed(result: dict[str, Any]) -> dict[str, list[str]]:
 
 @pytest.mark.e2e
 @pytest.mark.model
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(330)
 @pytest.mark.parametrize(
-    ("model", "minutes", "sessions"), [("tiny", "3.5", "50"), ("smollm2", "0.5", "10")], ids=("tiny", "smollm2")
+    ("model", "minutes", "sessions"), [("tiny", "2.25", "50"), ("smollm2", "0.75", "10")], ids=("tiny", "smollm2")
 )
 def test_what_must_hold_under_load_and_failures_holds(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], model: str, minutes: str, sessions: str
 ) -> None:
-    """Minutes of many short answers of a tiny model, and real weights for a while."""
+    """Three minutes in all: many short answers of a tiny model, and real weights for a while."""
     options = ("--model", model, "--minutes", minutes, "--sessions", sessions)
     result = run(tmp_path, capfd, *options)
     assert failed(result) == {}
