@@ -44,6 +44,7 @@ class Settings:
     OTELCTX_BAGGAGE           our public keys in baggage: until_ack, always, never   until_ack
     OTELCTX_FRAMES            ``never``: only W3C headers go out, no frames           auto
     OTELCTX_EVENTS            events on the ``span``, as a ``log`` record, ``both``  span
+    OTELCTX_EXCLUDED          paths without spans, zero-code: ``/health,/static/*``  none
     OTELCTX_API_KEY           whose sessions ``otelctx show window`` looks at        none
     OTELCTX_CACHE_DIR         prepared models and built backends                     XDG cache
     ========================  =====================================================  ===========
@@ -65,6 +66,7 @@ class Settings:
     baggage: BaggageMode = "until_ack"
     frames: Frames = "auto"
     events: Events = "span"
+    excluded: tuple[str, ...] = ()
     cache_dir: Path = field(default_factory=lambda: _cache_dir({}))
     capture_content: CaptureContent = "NO_CONTENT"
     api_key: str | None = field(default=None, repr=False)
@@ -93,6 +95,7 @@ class Settings:
             baggage=_choice(env, "OTELCTX_BAGGAGE", "until_ack", get_args(BaggageMode)),
             frames=_choice(env, "OTELCTX_FRAMES", "auto", get_args(Frames)),
             events=_choice(env, "OTELCTX_EVENTS", "span", get_args(Events)),
+            excluded=_list(env, "OTELCTX_EXCLUDED"),
             cache_dir=_cache_dir(env),
             capture_content=_choice(env, _CAPTURE, "NO_CONTENT", get_args(CaptureContent)),
             api_key=env.get("OTELCTX_API_KEY") or None,
@@ -102,6 +105,11 @@ class Settings:
         networks(settings.trusted_clients, "OTELCTX_TRUSTED_CLIENTS")
         networks(settings.trusted_proxies, "OTELCTX_TRUSTED_PROXIES")
         Egress(settings.egress_allow)
+        wrong = [pattern for pattern in settings.excluded if not pattern.startswith(("/", "*"))]
+        if wrong:
+            raise ConfigError(
+                f"OTELCTX_EXCLUDED: {wrong[0]!r} must start with '/' or '*'; it is matched against the path"
+            )
         return settings
 
 

@@ -1,0 +1,1 @@
+"""Zero code: what ``opentelemetry-instrument`` loads, so that an application that knows nothing of otelctx has it."""

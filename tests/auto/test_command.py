@@ -1,0 +1,144 @@
+"""``opentelemetry-instrument`` around real servers: an application without a word of otelctx in it, and contrib's
+instrumentors of the same libraries in the same process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from otelctx.clients.dispatch import instrument
+from otelctx.context.current import session
+from otelctx.exchange.node import Node
+from otelctx.settings import Settings
+from otelctx.testing.backends import free_ports, poll
+from otelctx.testing.receiver import OtlpReceiver
+
+KEYS = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+APP = """
+import os, httpx
+from fastapi import FastAPI
+app = FastAPI()
+
+@app.get("/health")
+async def health():
+    return os.getpid()
+
+@app.get("/upstream")
+async def upstream():
+    return {}
+
+@app.get("/items/{item}")
+async def item(item: int, url: str):
+    async with httpx.AsyncClient(trust_env=False) as client:
+        (await client.get(url)).raise_for_status()
+    return {"item": item}
+"""
+SERVERS = {
+    "uvicorn": ("uvicorn", "--host", "127.0.0.1", "--port", "{port}"),
+    "uvicorn, two workers": ("uvicorn", "--host", "127.0.0.1", "--port", "{port}", "--workers", "2"),
+    "hypercorn": ("hypercorn", "--bind", "127.0.0.1:{port}"),
+    "gunicorn": ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--workers", "2", "--bind", "127.0.0.1:{port}"),
+}
+BIN = Path(sys.executable).parent
+
+
+@contextmanager
+def served(name: str, folder: Path, receiver: OtlpReceiver, **environment: str) -> Iterator[str]:
+    (folder / "app.py").write_text(APP)
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    settings = {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OTEL_PROPAGATORS": "tracecontext,baggage,otelctx",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_SERVICE_NAME": "zero",
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+        "OTELCTX_KEYS": KEYS,
+        "OTELCTX_EXCLUDED": "/health,/static/*",
+    }
+    command = [part.format(port=port) for part in SERVERS[name]]
+
+    def up() -> bool:
+        try:
+            return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(BIN / "opentelemetry-instrument"), *command, "app:app"],
+            cwd=folder,
+            env={**os.environ, **settings, **environment},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        poll(up, lambda: process.poll() is None, name, 60)
+        yield url
+    except BaseException as error:
+        error.add_note(log.read_text(errors="replace")[-3000:])
+        raise
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as made:
+        yield made
+
+
+def ask(url: str) -> None:
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    with instrument(httpx.Client(trust_env=False), node=Node(Settings(keys=KEYS))) as client, session("s-1"):
+        client.get(f"{url}/items/7", params={"url": f"{url}/upstream"}, headers=headers).raise_for_status()
+
+
+def kinds(spans: list[Any]) -> list[tuple[str, str]]:
+    return sorted((span.kind, span.name) for span in spans if span.kind != "INTERNAL")
+
+
+@pytest.mark.parametrize("name", list(SERVERS))
+def test_a_plain_application_behind_the_command(name: str, receiver: OtlpReceiver, tmp_path: Path) -> None:
+    with served(name, tmp_path, receiver) as url:
+        ask(url)
+    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3, 30)
+    assert kinds(spans) == [("CLIENT", "GET"), ("SERVER", "GET /items/{item}"), ("SERVER", "GET /upstream")]
+    item, upstream = (next(s for s in spans if s.name.endswith(end)) for end in ("{item}", "upstream"))
+    client = next(s for s in spans if s.kind == "CLIENT")
+    assert (client.parent_id, upstream.parent_id) == (item.span_id, client.span_id)
+    assert {s.trace_id for s in spans} == {item.trace_id}
+    assert {s.attributes.get("session.id") for s in (item, client, upstream)} == {"s-1"}, "context came, and went on"
+    assert item.attributes["http.route"] == "/items/{item}"
+    assert {s.service for s in spans} == {"zero"}
+    points = receiver.metrics("http.server.request.duration")
+    assert sum(point.count or 0 for point in points) == 2, "and none of /health"
+    assert receiver.metrics("http.server.duration") == [], "contrib's middleware has stepped aside"
+
+
+def test_it_can_be_left_out_by_the_commands_own_switch(receiver: OtlpReceiver, tmp_path: Path) -> None:
+    with served("uvicorn", tmp_path, receiver, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="otelctx,httpx") as url:
+        ask(url)
+    assert receiver.metrics("http.client.request.duration") == []
+    assert [s for s in receiver.spans() if "http.route" in s.attributes and "session.id" in s.attributes] == []
+
+
+@pytest.mark.parametrize("disabled", ["fastapi,httpx", "fastapi", "httpx"])
+def test_with_and_without_contribs_instrumentors_it_is_the_same(
+    receiver: OtlpReceiver, tmp_path: Path, disabled: str
+) -> None:
+    with served("uvicorn", tmp_path, receiver, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=disabled) as url:
+        ask(url)
+    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3, 30)
+    assert kinds(spans) == [("CLIENT", "GET"), ("SERVER", "GET /items/{item}"), ("SERVER", "GET /upstream")]
