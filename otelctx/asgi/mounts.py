@@ -31,7 +31,7 @@ def mounted(scope: Mapping[str, Any], own: str, *, values: bool = True) -> str |
     path = root[len(app_root) :]
     before: str | None = ""
     if path:
-        found = _walk(_routes(scope.get("router")), path, _host(scope), 0)
+        found = _walk(_routes(scope.get("router")), path, scope, 0)
         if found is not None:
             before = found[0]
         else:
@@ -50,7 +50,7 @@ def leaf(scope: Mapping[str, Any]) -> str | None:
     root, path = scope.get("root_path") or "", scope["path"]
     app_root = scope.get("app_root_path")
     taken = root[len(app_root) :] if isinstance(app_root, str) else ""
-    found = _walk(_routes(scope.get("router")), taken, _host(scope), 0)
+    found = _walk(_routes(scope.get("router")), taken, scope, 0)
     rest = path[len(root) :] if path.startswith(root) else path
     for route in _flat(found[1]) if found is not None else ():
         template = getattr(route, "path_format", None)
@@ -70,7 +70,8 @@ def _routes(app: object) -> Iterable[Any]:
     for _ in range(_MAX_DEPTH):
         routes = getattr(app, "routes", None)
         if routes:
-            return tuple(routes)
+            found: Iterable[Any] = routes
+            return found
         app = getattr(app, "app", None)
     return ()
 
@@ -85,27 +86,36 @@ def _flat(routes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
             yield from _flat(candidates(), depth + 1)
 
 
-def _walk(routes: Iterable[Any], path: str, host: str, depth: int) -> Found | None:
+def _walk(routes: Iterable[Any], path: str, scope: Mapping[str, Any], depth: int) -> Found | None:
     """Match all of ``path`` against the mounts, as the routers did. Their template, and the routes behind the last."""
-    if not path or path == "/":
+    if path in ("", "/"):
         return "", routes
     if depth > _MAX_DEPTH:
         return None
-    for route in _flat(routes):
-        if (name := getattr(route, "host_regex", None)) is not None:
-            found = _walk(_routes(route), path, host, depth + 1) if name.match(host) else None
+    for route in routes:
+        template = getattr(route, "path_format", None)
+        if not template:
+            found = _behind(route, path, scope, depth + 1)
             if found is not None:
                 return found
-            continue
-        template = getattr(route, "path_format", None)
-        if not isinstance(template, str) or not template.endswith(_MOUNT_TAIL) or not hasattr(route, "routes"):
-            continue
-        match = route.path_regex.match(path + "/")
-        if match is None:
-            continue
-        found = _walk(_routes(route), "/" + match["path"].rstrip("/"), host, depth + 1)
-        if found is not None:
-            return template[: -len(_MOUNT_TAIL)] + found[0], found[1]
+        elif template.endswith(_MOUNT_TAIL) and hasattr(route, "routes"):
+            match = route.path_regex.match(path + "/")
+            found = None
+            if match is not None:
+                found = _walk(_routes(route), "/" + match["path"].rstrip("/"), scope, depth + 1)
+            if found is not None:
+                return template[: -len(_MOUNT_TAIL)] + found[0], found[1]
+    return None
+
+
+def _behind(route: Any, path: str, scope: Mapping[str, Any], depth: int) -> Found | None:
+    """The same for what takes nothing off the path: a host, and what FastAPI keeps behind an included router."""
+    if (candidates := getattr(route, "effective_candidates", None)) is not None:
+        return _walk(candidates(), path, scope, depth)
+    if (inner := getattr(route, "starlette_route", None)) is not None:
+        return _walk((inner,), path, scope, depth)
+    if (name := getattr(route, "host_regex", None)) is not None and name.match(_host(scope)):
+        return _walk(_routes(route), path, scope, depth)
     return None
 
 

@@ -214,7 +214,6 @@ class WebSocket:
         elif kind == "websocket.http.response.start":
             self._answered = True
             seen.handshake(status := message["status"], str(status) if status >= 500 else None)
-        elif kind == "websocket.close":
-            if not self._answered:
-                self._answered = True
-                seen.handshake(_REFUSED)
+        elif kind == "websocket.close" and not self._answered:
+            self._answered = True
+            seen.handshake(_REFUSED)
