@@ -35,6 +35,7 @@ def test_everything_is_read() -> None:
             "OTELCTX_ON_UNKNOWN_BASE": "proceed",
             "OTELCTX_BAGGAGE": "never",
             "OTELCTX_EVENTS": "both",
+            "OTELCTX_EXCLUDED": "/health, /static/*",
             "OTELCTX_CACHE_DIR": "/var/cache/x",
             "OTELCTX_API_KEY": API_KEY,
             "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only",
@@ -45,6 +46,7 @@ def test_everything_is_read() -> None:
     assert (settings.events, settings.cache_dir) == ("both", Path("/var/cache/x"))
     assert (settings.capture_content, settings.api_key) == ("SPAN_ONLY", API_KEY)
     assert settings.egress_allow == ("api.example.com", "*.corp")
+    assert settings.excluded == ("/health", "/static/*")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_everything_is_read() -> None:
         ("OTELCTX_ON_UNKNOWN_BASE", "panic"),
         ("OTELCTX_BAGGAGE", "sometimes"),
         ("OTELCTX_EVENTS", "none"),
+        ("OTELCTX_EXCLUDED", "health"),
         ("OTELCTX_CACHE_DIR", "~nobody.of.that.name/x"),
         ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "yes"),
     ],
