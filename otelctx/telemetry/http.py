@@ -19,7 +19,8 @@ _METHODS: Final = {
 }
 _UNKNOWN: Final = ("_OTHER", "HTTP")
 _SCHEMES: Final = {name: name for name in ("http", "https", "ws", "wss")}
-_VERSIONS: Final = {"1.0": "1.0", "1.1": "1.1", "2": "2", "2.0": "2", "3": "3", "3.0": "3"}
+# "1" is what Granian calls HTTP/1.0.
+_VERSIONS: Final = {"1": "1.0", "1.0": "1.0", "1.1": "1.1", "2": "2", "2.0": "2", "3": "3", "3.0": "3"}
 _MAX_STACK: Final = 8192
 
 

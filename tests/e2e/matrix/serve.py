@@ -95,7 +95,8 @@ def _span(span: Any) -> dict[str, Any]:
         "attributes": dict(span.attributes),
         "events": [event.name for event in span.events],
         "links": [f"{link.context.span_id:016x}" for link in span.links],
-        "seconds": (span.end_time - span.start_time) / 1e9,
+        "started": span.start_time,
+        "ended": span.end_time,
         "scope": span.instrumentation_scope.name,
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 from opentelemetry import baggage, context, trace
 
 from otelctx.context.current import ContextKey, current_scope
+from otelctx.errors import Overloaded
 
 TIER = ContextKey("matrix.tier", str, visibility="public")
 PROMPT = ContextKey("matrix.prompt", str)
@@ -27,6 +28,8 @@ FILE = Path(os.environ.get("MATRIX_FILE", __file__))
 SIZE = FILE.stat().st_size
 PATIENCE = 20.0  # seconds; a handler that nobody lets go of gives up by itself
 PAUSE = 0.003  # seconds
+
+_TASKS: set[asyncio.Task[None]] = set()
 
 # The record of the request that is being handled; set outside of the middleware.
 call: ContextVar[dict[str, Any]] = ContextVar("matrix_call")
@@ -101,6 +104,18 @@ async def later() -> None:
             break
         await asyncio.sleep(PAUSE)
     work()
+
+
+def let_go() -> None:
+    """Start :func:`later` as a task of nobody's."""
+    task = asyncio.create_task(later())
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+
+
+def overloaded() -> None:
+    """An error of ours, which has a status and says when to come again."""
+    raise Overloaded("full", retry_after=3)
 
 
 # Applications of their own, for what the frameworks have no words for; mounted where a framework takes ASGI.

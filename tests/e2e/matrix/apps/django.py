@@ -61,6 +61,17 @@ async def background(request: Any) -> HttpResponse:
     return Last("done", content_type="text/plain")
 
 
+async def outliving(request: Any) -> HttpResponse:
+    support.enter()
+    support.let_go()
+    return HttpResponse("done")
+
+
+async def overloaded(request: Any) -> None:
+    support.enter()
+    support.overloaded()
+
+
 def boom(request: Any) -> HttpResponse:
     support.enter()
     raise support.Boom("before the response")
@@ -96,6 +107,8 @@ urlpatterns = [
     path("sse", sse),
     path("endless", endless),
     path("background", background),
+    path("outliving", outliving),
+    path("overloaded", overloaded),
     path("boom", boom),
     path("boom-late", boom_late),
     path("slow", slow),

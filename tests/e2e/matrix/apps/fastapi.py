@@ -76,7 +76,7 @@ async def ws_denied(websocket: WebSocket) -> None:
 
 
 def build() -> FastAPI:
-    plainly = ("/sse", "/endless", "/boom-late", "/file", "/trailers", "/hints")
+    plainly = ("/outliving", "/overloaded", "/sse", "/endless", "/boom-late", "/file", "/trailers", "/hints")
     app = FastAPI(routes=[Route(path, plain.HANDLERS[path]) for path in plainly])
     app.api_route("/items/{item_id}", methods=["GET", "HEAD"])(item)
     app.get("/health")(health)

@@ -63,6 +63,19 @@ async def background() -> Response[str]:
     return Response("done", media_type="text/plain", background=BackgroundTask(support.work))
 
 
+@get("/outliving")
+async def outliving() -> str:
+    support.enter()
+    support.let_go()
+    return "done"
+
+
+@get("/overloaded")
+async def overloaded() -> None:
+    support.enter()
+    support.overloaded()
+
+
 @get("/boom", sync_to_thread=True)
 def boom() -> str:
     support.enter()
@@ -144,6 +157,7 @@ async def ws_denied(socket: WebSocket[Any, Any, Any]) -> None:
 def build() -> Litestar:
     tenants = Router("/tenants/{tenant:str}", route_handlers=[tenant_item])
     plain: list[Any] = [item, head_item, health, stream, sse, endless, background, boom, boom_late, slow, upload, file]
+    plain += [outliving, overloaded]
     return Litestar([*plain, tenants, trailers, hints, ws, ws_closed, ws_denied])
 
 

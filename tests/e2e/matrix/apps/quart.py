@@ -62,6 +62,19 @@ async def background() -> Any:
     return Response("done", content_type="text/plain")
 
 
+@app.get("/outliving")
+async def outliving() -> Any:
+    support.enter()
+    support.let_go()
+    return "done"
+
+
+@app.get("/overloaded")
+async def overloaded() -> Any:
+    support.enter()
+    support.overloaded()
+
+
 @app.get("/boom")
 def boom() -> Any:
     """In a thread, as Quart runs functions that aren't coroutines."""

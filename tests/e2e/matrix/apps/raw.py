@@ -14,6 +14,8 @@ calls ``support.enter()`` before anything else, websockets' before they accept.
 ``GET /endless``                      200, ``text/event-stream``, ``support.endless()`` until the client has left
 ``GET /background``                   200 ``done``; ``support.work()`` once the response is out, the framework's way, or
                                       ``support.later()`` if that begins before
+``GET /outliving``                    200 ``done``, after ``support.let_go()``
+``GET /overloaded``                   ``support.overloaded()``
 ``GET /boom``                         raises ``support.Boom``
 ``GET /boom-late``                    200, ``support.pieces(fail=True)``: fails after the first piece
 ``GET /slow``                         says ``support.mark("waiting")`` and then never answers: ``support.forever()``, or
@@ -98,6 +100,17 @@ async def background(scope: Any, receive: Any, send: Any) -> None:
     support.work()
 
 
+async def outliving(scope: Any, receive: Any, send: Any) -> None:
+    support.enter()
+    support.let_go()
+    await support.answer(send, 200, b"done")
+
+
+async def overloaded(scope: Any, receive: Any, send: Any) -> None:
+    support.enter()
+    support.overloaded()
+
+
 async def boom(scope: Any, receive: Any, send: Any) -> None:
     support.enter()
     raise support.Boom("before the response")
@@ -164,6 +177,8 @@ _HTTP: dict[str, Any] = {
     "/sse": sse,
     "/endless": endless,
     "/background": background,
+    "/outliving": outliving,
+    "/overloaded": overloaded,
     "/boom": boom,
     "/boom-late": boom_late,
     "/slow": slow,
@@ -181,6 +196,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     path = scope["path"].removeprefix(scope["root_path"])
     template = next((name for name, pattern in _TEMPLATES.items() if pattern.fullmatch(path)), path)
     handler = (_HTTP if scope["type"] == "http" else _WEBSOCKETS).get(template)
+    if handler is None and scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
     if handler is None:
         await support.answer(send, 404, b"not found")
         return

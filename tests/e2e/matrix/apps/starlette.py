@@ -45,6 +45,18 @@ async def background(request: Request) -> Response:
     return PlainTextResponse("done", background=BackgroundTask(support.work))
 
 
+async def outliving(request: Request) -> Response:
+    support.enter()
+    support.let_go()
+    return PlainTextResponse("done")
+
+
+async def overloaded(request: Request) -> Response:
+    support.enter()
+    support.overloaded()
+    return Response()
+
+
 async def boom(request: Request) -> Response:
     support.enter()
     raise support.Boom("before the response")
@@ -117,6 +129,8 @@ HANDLERS: dict[str, Any] = {
     "/sse": sse,
     "/endless": endless,
     "/background": background,
+    "/outliving": outliving,
+    "/overloaded": overloaded,
     "/boom": boom,
     "/boom-late": boom_late,
     "/slow": slow,

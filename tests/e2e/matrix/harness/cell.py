@@ -163,8 +163,12 @@ class Cell:
         others: int = 0,
         original: str | None = None,
         websocket: bool = False,
+        version: str | None = None,
     ) -> None:
-        """The rules of telemetry that hold for each request; ``others``: how many spans there are beside its own."""
+        """The rules of telemetry that hold for each request.
+
+        ``others``: how many spans there are beside its own; ``version``: of the protocol, if it isn't the mode's.
+        """
         span, attributes = seen.server, seen.attributes
         name = "HTTP" if original else method
         assert span["name"] == (name if route is None else f"{name} {route}")
@@ -181,7 +185,7 @@ class Cell:
         point = {
             "http.request.method": "_OTHER" if original else method,
             "url.scheme": "ws" if websocket else "http",
-            "network.protocol.version": self.mode.version,
+            "network.protocol.version": version or self.mode.version,
             "http.response.status_code": status,
             "http.route": route,
             "error.type": error,

@@ -34,6 +34,7 @@ class Http1:
     """One connection. Responses are read in the order of their requests."""
 
     version = "1.1"
+    spoken = b"1.1"
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
@@ -42,7 +43,7 @@ class Http1:
 
     def send(self, method: str, target: bytes, headers: Lines, body: bytes | None = None, more: bool = False) -> int:
         """Returns what the others take. ``more``: ``headers`` announce a body that does not follow as a whole."""
-        lines = [b"%s %s HTTP/1.1" % (method.encode(), target), b"Host: matrix.test"]
+        lines = [b"%s %s HTTP/%s" % (method.encode(), target, self.spoken), b"Host: matrix.test"]
         lines += [b"%s: %s" % line for line in headers]
         if body is not None and not more:
             lines.append(b"Content-Length: %d" % len(body))
@@ -56,6 +57,14 @@ class Http1:
     def piece(self, token: int, data: bytes) -> None:
         """The last piece of the body of a request that was sent with ``more``."""
         self.raw(data)
+
+    def pieces(self, target: bytes, headers: Lines, parts: Iterable[bytes]) -> int:
+        """A POST whose length nobody has announced."""
+        token = self.send("POST", target, [*headers, (b"Transfer-Encoding", b"chunked")], more=True)
+        for part in parts:
+            self.raw(b"%x\r\n%s\r\n" % (len(part), part))
+        self.raw(b"0\r\n\r\n")
+        return token
 
     def _fill(self) -> bool:
         try:
@@ -125,6 +134,10 @@ class Http1:
             answer.body = answer.body[:-2]
             if answer.body == before:
                 return True
+
+    def so_far(self, token: int) -> Answer:
+        """The response with what has come in of it."""
+        return self.read(token)
 
     def read_until(self, token: int, piece: bytes) -> None:
         """Go on until ``piece`` has come in, wherever."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from h2.config import H2Configuration
@@ -126,6 +126,13 @@ class Http2:
         self._h2.send_data(token, data, end_stream=True)
         self._flush()
 
+    def pieces(self, target: bytes, headers: Lines, parts: Iterable[bytes]) -> int:
+        token = self.send("POST", target, headers, more=True)
+        for part in parts:
+            self._body(token, part, False)
+        self.piece(token, b"")
+        return token
+
     def wait_hint(self, token: int) -> int:
         answer = self._answers[token]
         self._until(lambda: bool(answer.hints))
@@ -133,6 +140,9 @@ class Http2:
 
     def read(self, token: int) -> Answer:
         self._until(lambda: token in self._over)
+        return self._answers[token]
+
+    def so_far(self, token: int) -> Answer:
         return self._answers[token]
 
     def read_until(self, token: int, piece: bytes) -> None:

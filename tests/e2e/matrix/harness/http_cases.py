@@ -53,6 +53,17 @@ def background(cell: Cell) -> None:
     assert (after["kind"], after["links"], after["parent_id"]) == ("INTERNAL", [seen.server["span_id"]], None)
     assert after["trace_id"] != seen.server["trace_id"]
     assert (work["trace_id"], work["parent_id"]) == (after["trace_id"], after["span_id"])
+    assert seen.server["ended"] <= work["started"]
+
+
+def outliving(cell: Cell) -> None:
+    """A task that goes on when the application has returned: its spans hang on one that is linked to the request."""
+    route = cell.app.route("/outliving")
+    _, seen = cell.ask("GET", b"/outliving", marks=("worked",), others=2, route=route, status=200)
+    work, after = seen.named("work"), seen.named(f"GET {route} background")
+    assert (after["links"], after["parent_id"]) == ([seen.server["span_id"]], None)
+    assert (work["trace_id"], work["parent_id"]) == (after["trace_id"], after["span_id"])
+    assert seen.server["ended"] <= work["started"]
 
 
 def exception(cell: Cell) -> None:
@@ -66,15 +77,32 @@ def exception(cell: Cell) -> None:
 def exception_in_the_stream(cell: Cell) -> None:
     """The client has its 200 and a body without an end; the span says why."""
     app, route = cell.app, cell.app.route("/boom-late")
+    parent, connection = Parent(), cell.connect()
+    case, lines = cell.lines(parent)
+    token = connection.send("GET", b"/boom-late", lines)
+    connection.read_until(token, b"one\n")
+    seen = cell.take(case, parent)
     if app.late_after:  # the response was complete by then: what failed is work after it
-        answer, seen = cell.ask("GET", b"/boom-late", closed=True, others=1, route=route, status=200)
+        cell.judge(seen, others=1, route=route, status=200)
         after = seen.named(f"GET {route} background")
         assert (after["status"], after["attributes"]["error.type"]) == ("ERROR", app.late)
         assert (after["links"], after["events"]) == ([seen.server["span_id"]], ["exception"])
     else:
-        answer, _ = cell.ask("GET", b"/boom-late", closed=True, route=route, status=200, error=app.late)
+        cell.judge(seen, route=route, status=200, error=app.late)
+    answer = connection.so_far(token) if cell.mode.leaves_open and not app.late_ends else connection.read(token)
     assert answer.whole is app.late_ends
-    assert b"two" not in answer.body
+    assert answer.body == b"one\n"
+    cell.follow(cell.connect())
+
+
+def error_of_ours(cell: Cell) -> None:
+    """It is answered with its own status, unless the framework has answered it before it gets to us."""
+    status = cell.app.ours
+    error = "otelctx.errors.Overloaded" if cell.app.raises or status == 503 else "500"
+    route = cell.app.route("/overloaded")
+    answer, _ = cell.ask("GET", b"/overloaded", closed=True, route=route, status=status, error=error)
+    assert answer.status == status
+    assert answer.get(b"retry-after") == (b"3" if status == 503 else None)
 
 
 def not_found(cell: Cell) -> None:
@@ -105,6 +133,16 @@ def upload(cell: Cell) -> None:
     body = b"x" * 40_000
     answer, _ = cell.ask("POST", b"/upload", body=body, route=cell.app.route("/upload"), status=200)
     assert json.loads(answer.body) == {"size": len(body)}
+
+
+def upload_in_pieces(cell: Cell) -> None:
+    """Of a length that nobody has announced."""
+    parent, connection = Parent(), cell.connect()
+    case, lines = cell.lines(parent)
+    answer = connection.read(connection.pieces(b"/upload", lines, [b"x" * size for size in (1, 700, 9000)]))
+    assert json.loads(answer.body) == {"size": 9701}
+    cell.judge(cell.take(case, parent), method="POST", route=cell.app.route("/upload"), status=200)
+    cell.follow(connection)
 
 
 def expect_continue(cell: Cell) -> None:
@@ -160,6 +198,23 @@ def at_once(cell: Cell) -> None:
     assert all(DISCONNECTED not in span["attributes"] for span in spans.values())
 
 
+def streams_at_once(cell: Cell) -> None:
+    """Four streams beside each other: each is in its own span, to its last piece."""
+    parents = [Parent() for _ in range(4)]
+    connections = [cell.connect()] * 4 if cell.mode.version == "2" else [cell.connect() for _ in parents]
+    cases = [cell.lines(parent) for parent in parents]
+    tokens = [each.send("GET", b"/stream", lines) for each, (_, lines) in zip(connections, cases, strict=True)]
+    answers = [each.read(token) for each, token in zip(connections, tokens, strict=True)]
+    assert [answer.body for answer in answers] == [b"one\ntwo\nthree\n"] * 4
+    taken = cell.process.take(*(case for case, _ in cases))
+    spans = {span["parent_id"]: span for span in taken["spans"]}
+    assert len(taken["spans"]) == 4
+    for (case, _), parent in zip(cases, parents, strict=True):
+        assert taken["calls"][case]["during"] == [spans[parent.span_id]["span_id"]] * 3
+    (point,) = taken["metrics"][DURATION]
+    assert point["count"] == 4
+
+
 def kept_alive(cell: Cell) -> None:
     """One connection, one request after the other, whatever became of the one before."""
     connection = cell.connect()
@@ -174,17 +229,21 @@ CASES = (
     streamed,
     server_sent_events,
     background,
+    outliving,
     exception,
+    error_of_ours,
     exception_in_the_stream,
     not_found,
     head,
     options,
     unknown_method,
     upload,
+    upload_in_pieces,
     expect_continue,
     early_hints,
     trailers,
     file,
     at_once,
+    streams_at_once,
     kept_alive,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from harness.cell import Cell
+from harness.cell import Cell, Parent
+from harness.http1 import Http1
 
 __all__ = ["CASES"]
 
@@ -74,7 +75,40 @@ def hostile_trace_context(cell: Cell) -> None:
     cell.follow(connection)
 
 
+def http_1_0(cell: Cell) -> None:
+    """Which version it was is said; the connection ends with the answer."""
+    connection, parent = cell.connect(), Parent()
+    assert isinstance(connection, Http1)
+    connection.spoken = b"1.0"
+    case, lines = cell.lines(parent)
+    answer = connection.read(connection.send("GET", b"/items/7", lines))
+    assert answer.status == 200
+    cell.judge(cell.take(case, parent), route=cell.app.route(ITEM), status=200, version="1.0")
+
+
+def of_the_whole_server(cell: Cell) -> None:
+    """``OPTIONS *`` has no path at all."""
+    _, seen = cell.ask("OPTIONS", b"*", closed=True, route=None)
+    assert seen.attributes["url.path"] in ("*", "/*", "/", "")
+
+
+def not_sampled(cell: Cell) -> None:
+    """No span, and counted all the same; the handler has the trace."""
+    connection, parent = cell.connect(), Parent()
+    case, lines = cell.lines(None, [(b"traceparent", parent.line[1].removesuffix(b"01") + b"00")])
+    assert connection.read(connection.send("GET", b"/items/7", lines)).status == 200
+    seen = cell.take(case, None)
+    assert seen.spans == []
+    (point,) = seen.points
+    assert (point["count"], point["attributes"].get("http.route")) == (1, cell.app.route(ITEM))
+    assert seen.inside()["trace_id"] == parent.trace_id
+    cell.follow(connection)
+
+
 CASES = (
+    http_1_0,
+    of_the_whole_server,
+    not_sampled,
     root_path,
     percent_encoded,
     no_utf8_in_the_target,

@@ -13,7 +13,8 @@ BOOM = "support.Boom"  # error.type of what handlers raise
 @dataclass(frozen=True)
 class Mode:
     """``process`` is a name of ``serve.SERVERS``; ``headers``: how many a request may have; ``close_code``: what the
-    application is told whatever code the client closes a websocket with; ``body_after_head``: it sends one.
+    application is told whatever code the client closes a websocket with; ``body_after_head``: it sends one;
+    ``leaves_open``: it does not end the stream of an application that has failed, and the client waits in vain.
     """
 
     process: str
@@ -21,13 +22,14 @@ class Mode:
     headers: int = 400
     close_code: int | None = None
     body_after_head: bool = False
+    leaves_open: bool = False
 
 
 MODES = {
     "uvicorn-h11": Mode("uvicorn-h11", "1.1"),
     "uvicorn-httptools": Mode("uvicorn-httptools", "1.1"),
     "hypercorn-1.1": Mode("hypercorn", "1.1", close_code=1006),
-    "hypercorn-2": Mode("hypercorn", "2", close_code=1006),
+    "hypercorn-2": Mode("hypercorn", "2", close_code=1006, leaves_open=True),
     "granian-1.1": Mode("granian", "1.1", headers=90),
     "granian-2": Mode("granian", "2", body_after_head=True),
 }
@@ -39,7 +41,8 @@ class App:
     what comes out in the middle of a response; ``late_ends``: the response is brought to a proper end all the same;
     ``late_after``: and what comes out does so after that. ``close_code``: how an exception closes a websocket, and
     does not come out. ``reads_first``: a body is read before anybody looks at the path. ``trailers``: they come
-    through.
+    through. ``ours``: the status of an error of ours, which has one of its own where we are inside of what answers
+    exceptions.
 
     ``routes``: templates where they are not written as in ``apps/raw.py``; ``None`` for a path that has none, with a
     method before it for one that has none under that method.
@@ -53,6 +56,7 @@ class App:
     close_code: int | None = None
     reads_first: bool = False
     trailers: bool = True
+    ours: int = 500
     routes: Mapping[str, str | None] = field(default_factory=dict)
 
     def route(self, path: str, method: str = "GET") -> str | None:
@@ -60,12 +64,12 @@ class App:
 
 
 APPS = {
-    "raw": App("raw"),
+    "raw": App("raw", ours=503),
     "starlette": App("starlette"),
-    "starlette-added": App("starlette"),
-    "starlette-base-inside": App("starlette", late_ends=True, late_after=True, trailers=False),
-    "starlette-base-outside": App("starlette", late_ends=True, trailers=False),
-    "fastapi": App("fastapi"),
+    "starlette-added": App("starlette", ours=503),
+    "starlette-base-inside": App("starlette", late_ends=True, late_after=True, trailers=False, ours=503),
+    "starlette-base-outside": App("starlette", late_ends=True, trailers=False, ours=503),
+    "fastapi": App("fastapi", ours=503),
     "fastapi-wrapped": App("fastapi"),
     "litestar": App(
         "litestar",
@@ -106,6 +110,7 @@ _WEBSOCKETS = (
     "ws_refused",
     "ws_denied",
     "ws_session",
+    "ws_not_found",
 )
 
 # (mode, application, case) → why; "*" is any.
@@ -126,7 +131,15 @@ CANNOT: dict[tuple[str, str, str], str] = {
         (mode, "*", "expect_continue"): "the server ignores Expect on HTTP/2: the client never gets its 100"
         for mode in ("hypercorn-2", "granian-2")
     },
-    ("granian-1.1", "quart", "ws_denied"): "Granian doesn't say that it can deny with a response: Quart closes instead",
+    **{
+        ("granian-1.1", "quart", case): "Granian takes a denial in one piece and Quart sends several: it becomes a 403"
+        for case in ("ws_denied", "ws_not_found")
+    },
+    **{
+        (mode, "*", "http_1_0"): "a client that speaks HTTP/2 speaks no HTTP/1.0"
+        for mode, each in MODES.items()
+        if each.version == "2"
+    },
     **{
         ("granian-2", "*", case): "the server does not offer RFC 8441, so that there are no websockets on HTTP/2"
         for case in _WEBSOCKETS

@@ -107,6 +107,14 @@ def ws_session(cell: Cell) -> None:
     assert DISCONNECTED not in seen.attributes
 
 
+def ws_not_found(cell: Cell) -> None:
+    """Whatever the framework says to it, the span says the same, and no path is a route."""
+    socket, case, parent = cell.socket(b"/ws/nowhere/acme")
+    assert not socket.accepted
+    assert socket.answer.status in (403, 404)
+    cell.judge(cell.take(case, parent), route=None, status=socket.answer.status, websocket=True)
+
+
 CASES = (
     ws_closed_by_the_client,
     ws_closed_by_the_server,
@@ -115,4 +123,5 @@ CASES = (
     ws_refused,
     ws_denied,
     ws_session,
+    ws_not_found,
 )
