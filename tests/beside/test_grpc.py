@@ -1,4 +1,4 @@
-"""One CLIENT and one SERVER span for a gRPC call, with contrib's interceptors and instrumentors around ours or in it."""
+"""One CLIENT and one SERVER span for a gRPC call, with contrib's interceptors and instrumentors around or inside."""
 
 from __future__ import annotations
 
