@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, WebSocket
+from fastapi import BackgroundTasks, FastAPI, WebSocket
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
@@ -17,11 +17,14 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from otelctx.asgi.middleware import ContextMiddleware
+from otelctx.context.current import ContextKey
 
 telemetry = pytest.importorskip("fastapi.telemetry._runtime", reason="this FastAPI has no tracing of its own")
 own = pytest.importorskip("starlette.middleware.opentelemetry", reason="this Starlette has no tracing of its own")
 
 Options = dict[str, Any]
+TIER = ContextKey("asgi.native.tier", str)
+seen: list[str | None] = []
 
 
 def application(**options: Any) -> FastAPI:
@@ -34,6 +37,19 @@ def application(**options: Any) -> FastAPI:
     @app.get("/boom")
     def boom() -> None:
         raise KeyError("boom")
+
+    @app.get("/async")
+    async def coroutine() -> str | None:
+        return TIER.get()
+
+    @app.get("/thread")
+    def thread() -> str | None:
+        return TIER.get()
+
+    @app.get("/background")
+    async def background(tasks: BackgroundTasks) -> str:
+        tasks.add_task(lambda: seen.append(TIER.get()))
+        return "gold"
 
     @app.websocket("/ws")
     async def ws(socket: WebSocket) -> None:
@@ -147,6 +163,23 @@ async def test_kept_fastapi_traces_as_well(placed: Any, where: str) -> None:
     r = placed(where, native="keep")
     await r.request("GET", "/items/x")
     assert servers(r) == ["fastapi", "otelctx"]
+
+
+@pytest.mark.parametrize("path", ["/async", "/thread", "/background"])
+async def test_kept_fastapi_replaces_the_context_and_the_scope_is_seen_all_the_same(placed: Any, path: str) -> None:
+    """It attaches a Context that it has extracted itself, which holds nothing of ours."""
+    seen.clear()
+    r = placed("wrapped", native="keep")
+    inner = r.app.app
+
+    async def between(scope: Any, receive: Any, send: Any) -> None:
+        TIER.set("gold")
+        await inner(scope, receive, send)
+
+    r.app.app = between
+    response = await r.request("GET", path)
+    assert response.body == b'"gold"'
+    assert seen == (["gold"] if path == "/background" else [])
 
 
 async def test_suppressed_in_one_application_it_is_not_suppressed_in_another(placed: Any, rig: Any) -> None:
