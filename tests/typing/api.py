@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 import otelctx
 from otelctx.inference import Guard, TransformersEngine, observe
-from otelctx.testing import capture
+from otelctx.testing import Attempt, FakeEngine, LinkPair, ManualClock, SeenLog, Sent, capture
 
 TIER = otelctx.ContextKey("user.tier", str)
 SPENT = otelctx.UpKey("usage.tokens.output", int, rule="sum")
@@ -88,6 +88,15 @@ def test(client: httpx.Client) -> None:
     with capture() as seen:
         client.post("/chat")
         assert seen.span("POST /chat").event("otelctx.truncation")
+        assert_type(seen.logs, list[SeenLog])
+
+
+def linked(app: Any) -> None:
+    pair = LinkPair(clock=ManualClock())
+    assert_type(pair.send(TIER.get, fault="other_worker"), Sent[str | None])
+    assert_type(pair.send().attempts, tuple[Attempt, ...])
+    assert_type(pair.asgi(app, method="GET", path="/chat").body, bytes)
+    otelctx.serving.app(FakeEngine(window=64, clock=pair.clock))
 
 
 @otelctx.keep_context
