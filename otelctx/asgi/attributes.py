@@ -76,7 +76,7 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
         attributes[semconv.NETWORK_PEER_ADDRESS] = nearest = sanitize.text(peer[0], _MAX_ADDRESS)
         port = peer[1]
         if isinstance(port, str):  # Granian's is text
-            port = int(port) if port.isdecimal() else None
+            port = int(port) if port.isdecimal() and len(port) <= 5 else None
         if port is not None:
             attributes[semconv.NETWORK_PEER_PORT] = port
         attributes[semconv.CLIENT_ADDRESS] = nearest
