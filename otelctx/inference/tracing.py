@@ -78,7 +78,7 @@ class TurnTrace:
         """``context`` is the one the turn came with, by default the current one."""
         self.context = context if context is not None else otel_context.get_current()
         self._model = model
-        self._session = session
+        self._session = None if session is None else sanitize.text(session)
         self._started = started
         self._ended = False
         self._flags: dict[str, AttributeValue] = {}
@@ -88,8 +88,8 @@ class TurnTrace:
             semconv.GEN_AI_PROVIDER: PROVIDER,
             semconv.GEN_AI_REQUEST_MODEL: model,
         }
-        if session is not None:
-            given |= {semconv.SESSION_ID_ATTRIBUTE: session, semconv.GEN_AI_CONVERSATION_ID: session}
+        if self._session is not None:
+            given |= {semconv.SESSION_ID_ATTRIBUTE: self._session, semconv.GEN_AI_CONVERSATION_ID: self._session}
         self._span = tracer().start_span(
             f"{_OPERATION} {model}",
             self.context,

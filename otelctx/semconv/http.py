@@ -78,7 +78,12 @@ STANDARD_ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute(RPC_SYSTEM, "string", "the RPC system", ("grpc",), source="rpc"),
         Attribute(RPC_METHOD, "string", "service and method, as in pkg.Service/Method", source="rpc"),
         Attribute(RPC_STATUS_CODE, "string", "name of the call's status code", source="rpc"),
-        _general(URL_SCHEME, "string", "scheme of the request's URL", ("http", "https", "ws", "wss")),
+        _general(
+            URL_SCHEME,
+            "string",
+            "scheme of the request's URL; any other is _OTHER",
+            ("http", "https", "ws", "wss", "_OTHER"),
+        ),
         _general(URL_PATH, "string", "path of the URL", unbounded=True),
         _general(URL_QUERY, "string", "query of the URL, without values of credentials", unbounded=True),
         _general(URL_FULL, "string", "the whole URL, without credentials", unbounded=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -148,8 +148,18 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Callable[..., Rig]:
-    return Rig
+def rig(conventions: Any) -> Iterator[Callable[..., Rig]]:
+    """Makes rigs. Whatever a test has them do, what they export is as the conventions and our table say."""
+    made: list[Rig] = []
+
+    def make(app: Any, **options: Any) -> Rig:
+        made.append(Rig(app, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert conventions.spans(each.spans) == []
+        assert conventions.metrics(each.reader.get_metrics_data()) == []
 
 
 async def answer(send: Any, status: int = 200, body: bytes = b"ok") -> None:

@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import Gauge, Histogram, Sum
 from opentelemetry.trace import StatusCode
 
 from otelctx import semconv
+from otelctx.telemetry.instruments import NAME
 
 LEVELS = ("required", "conditional", "recommended", "opt_in")
 # Namespaces that the conventions have a say in; ours and whatever an application adds are not theirs.
@@ -79,12 +80,16 @@ def type_of(span: Any) -> str | None:
 
 
 def spans(found: Iterable[Any]) -> list[str]:
-    """Complaints about SDK spans that have ended."""
-    return [complaint for span in found for complaint in _span(span)]
+    """Complaints about SDK spans of ours that have ended."""
+    return [c for span in found if span.instrumentation_scope.name == NAME for c in _span(span)]
 
 
 def _span(span: Any) -> Iterator[str]:
-    attributes, where = dict(span.attributes), f"span {span.name!r}"
+    if span.dropped_attributes:
+        return  # an SDK over its limit has let go of the oldest: what is left says nothing about what was set
+    # What else an application has set on it is its own affair.
+    attributes = {k: v for k, v in span.attributes.items() if k.split(".")[0] in (*NAMESPACES, "otelctx", "session")}
+    where = f"span {span.name!r}"
     if len(attributes) >= 100:
         yield f"{where}: {len(attributes)} attributes"
     name = type_of(span)
@@ -123,6 +128,8 @@ def _errors(name: str, span: Any, attributes: Mapping[str, Any], where: str) -> 
     if span.status.status_code is StatusCode.OK:
         yield f"{where}: OK is the application's to say"
     status = attributes.get("http.response.status_code")
+    if not isinstance(status, int):
+        status = None
     if status is not None and "error.type" in attributes and attributes["error.type"] == str(status):
         lowest = 500 if name == "http.server" else 400
         if status < lowest:

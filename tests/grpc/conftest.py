@@ -247,6 +247,9 @@ class Report:
         (found,) = self.spans(kind)
         return found
 
+    def complaints(self, conventions: Any) -> list[str]:
+        return [*conventions.spans(self.spans()), *conventions.metrics(self.reader.get_metrics_data())]
+
     def points(self, name: str) -> list[dict[str, Any]]:
         """Attributes of a histogram's points, one for each value recorded."""
         data = self.reader.get_metrics_data()
@@ -313,15 +316,19 @@ def node() -> Callable[..., Node]:
 
 
 @pytest.fixture
-def there() -> Report:
-    """What the servers of a test report."""
-    return Report()
+def there(conventions: Any) -> Iterator[Report]:
+    """What the servers of a test report: as the conventions and our table say, whatever the test is about."""
+    made = Report()
+    yield made
+    assert made.complaints(conventions) == []
 
 
 @pytest.fixture
-def here() -> Report:
-    """What the channels of a test report."""
-    return Report()
+def here(conventions: Any) -> Iterator[Report]:
+    """What the channels of a test report, likewise."""
+    made = Report()
+    yield made
+    assert made.complaints(conventions) == []
 
 
 @pytest.fixture

@@ -1,0 +1,158 @@
+"""Turns of every outcome, of an engine and of a loop of somebody's own, against the GenAI conventions and our table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.metrics import MeterProvider as ApiMeterProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otelctx import semconv
+from otelctx.errors import OtelctxError
+from otelctx.inference.observing import observe
+from otelctx.inference.sampling import Params
+
+Make = Callable[..., Any]
+LATENCIES = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_PER_OUTPUT_TOKEN)
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider(shutdown_on_exit=False)
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def chat(self) -> ReadableSpan:
+        (span,) = (s for s in self.exporter.get_finished_spans() if s.name.startswith("chat "))
+        return span
+
+    def count(self, name: str) -> int:
+        data = self.reader.get_metrics_data()
+        found = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
+        return sum(p.count for m in found if m.name == name for p in m.data.data_points)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch, conventions: Any) -> Iterator[Seen]:
+    """Whatever a test has turns do, what is reported of them is as the conventions and our table say."""
+    made = Seen()
+    meters: ApiMeterProvider = made.meters
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: meters)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: made.tracers)
+    yield made
+    assert conventions.spans(made.exporter.get_finished_spans()) == []
+    assert conventions.metrics(made.reader.get_metrics_data()) == []
+
+
+async def test_a_turn_with_everything_a_request_can_ask_for(seen: Seen, make_engine: Make, ask: Make) -> None:
+    params = Params(temperature=0.5, top_p=0.9, top_k=5, seed=7, frequency_penalty=0.5, presence_penalty=-0.5)
+    await ask(make_engine(), "hello <|im_end|>", session="s", params=params, max_tokens=4)
+    attributes = dict(seen.chat().attributes or {})
+    asked = {key: value for key, value in attributes.items() if key.startswith("gen_ai.request.")}
+    assert asked == {
+        "gen_ai.request.model": "tiny",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.request.top_k": 5,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.frequency_penalty": 0.5,
+        "gen_ai.request.presence_penalty": -0.5,
+        "gen_ai.request.max_tokens": 4,
+        "gen_ai.request.stream": True,
+    }
+    assert semconv.GEN_AI_COMPACTED not in attributes
+
+
+async def test_a_turn_that_drops_what_was_said_is_compacted(seen: Seen, make_engine: Make, ask: Make) -> None:
+    engine = make_engine(window=256)
+    for n in range(6):
+        seen.exporter.clear()
+        await ask(engine, f"turn {n} of some length", session="s")
+    attributes = dict(seen.chat().attributes or {})
+    assert attributes[semconv.GEN_AI_COMPACTED] is True
+    assert attributes[semconv.TRUNCATED] is True
+
+
+async def test_a_refused_turn_has_a_duration_and_no_latencies(seen: Seen, make_engine: Make, ask: Make) -> None:
+    with pytest.raises(OtelctxError):
+        await ask(make_engine(window=256, when_full="reject"), "word " * 400)
+    attributes = dict(seen.chat().attributes or {})
+    assert attributes[semconv.GEN_AI_FINISH_REASONS] == ("error",)
+    assert attributes[semconv.OUTCOME] == "rejected"
+    assert seen.count(semconv.REQUEST_DURATION) == 1
+    assert [seen.count(name) for name in LATENCIES] == [0, 0]
+
+
+async def test_a_cancelled_turn_is_no_error_and_has_no_latencies(seen: Seen, make_engine: Make, until: Make) -> None:
+    engine = make_engine()
+    stream = engine.chat([{"role": "user", "content": "hello"}], max_tokens=200)
+    await anext(stream)
+    await stream.aclose()
+    await until(lambda: not engine.stats().rows_busy)
+    attributes = dict(seen.chat().attributes or {})
+    assert (attributes[semconv.OUTCOME], attributes[semconv.GEN_AI_FINISH_REASONS]) == ("cancelled", ("error",))
+    assert semconv.ERROR_TYPE not in attributes
+    assert [seen.count(name) for name in LATENCIES] == [0, 0]
+
+
+@pytest.mark.parametrize(("tokens", "per_token"), [(1, 0), (2, 1)])
+async def test_time_per_token_is_of_answers_with_more_than_one(
+    seen: Seen, make_engine: Make, ask: Make, tokens: int, per_token: int
+) -> None:
+    await ask(make_engine(), "hello", max_tokens=tokens)
+    assert [seen.count(name) for name in LATENCIES] == [1, per_token]
+
+
+@given(
+    session=st.none() | st.text(st.characters(), min_size=1, max_size=20),
+    attributes=st.dictionaries(st.text("abc", min_size=1, max_size=8).map("app.{}".format), st.text() | st.integers()),
+    prompt=st.integers(0, 5000),
+    tokens=st.integers(0, 4),
+    end=st.sampled_from(["stop", "length", "tool_calls", "content_filter", "deadline", "cancelled", "raise", "leave"]),
+)
+@example(session="\ud800", attributes={"app.a": 2**70, "app.b": "\udfff"}, prompt=1, tokens=1, end="stop")
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_loop_of_ones_own_conforms_whatever_it_tells(
+    seen: Seen,
+    conventions: Any,
+    session: str | None,
+    attributes: dict[str, Any],
+    prompt: int,
+    tokens: int,
+    end: str,
+) -> None:
+    seen.exporter.clear()
+    with suppress(RuntimeError), observe("mine", session=session, attributes=attributes) as turn:
+        if prompt:
+            turn.prefill(prompt)
+        for _ in range(tokens):
+            turn.token()
+        if end == "raise":
+            raise RuntimeError("broken")
+        if end != "leave":
+            turn.finish(end)
+    spans = seen.exporter.get_finished_spans()
+    assert len(spans) <= 4
+    assert conventions.spans(spans) == []
+    assert encode_spans(spans).SerializeToString()
+    labels = {key for _, point in conventions.series(seen.reader.get_metrics_data()) for key, _ in point}
+    assert labels <= {
+        semconv.GEN_AI_OPERATION,
+        semconv.GEN_AI_PROVIDER,
+        semconv.GEN_AI_REQUEST_MODEL,
+        semconv.ERROR_TYPE,
+        semconv.OUTCOME,
+    }
