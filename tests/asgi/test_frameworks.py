@@ -1,4 +1,4 @@
-"""Routes, the scope and native tracing, with the frameworks themselves."""
+"""Routes, the scope and what passes through, with the frameworks themselves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
-from opentelemetry import metrics, trace
+from opentelemetry import trace
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.middleware.opentelemetry import OpenTelemetryMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Host, Mount, Route, Router
@@ -239,50 +238,6 @@ async def test_under_basehttpmiddleware_an_error_of_ours_is_answered_too(rig: An
     app.add_middleware(ContextMiddleware, node=r.app._node, tracer_provider=r.tracers, meter_provider=r.meters)
     r.app = app
     assert (await r.request("GET", "/")).status == 409
-
-
-@pytest.mark.parametrize(("native", "servers"), [("suppress", 1), ("keep", 2)])
-async def test_fastapis_own_tracing_is_suppressed_unless_kept(
-    rig: Any, native: Any, servers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FastAPI traces by itself as soon as a global provider exists, and from a Context of its own."""
-    r = rig(fastapi_app(), native=native)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", r.tracers)
-    monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", r.meters)
-    await r.request("GET", "/shop/items/4")
-    assert len([s for s in r.spans if s.kind is trace.SpanKind.SERVER]) == servers
-    assert "fastapi.telemetry" not in r.last_scope or native == "suppress"
-
-
-@pytest.mark.parametrize(("native", "servers"), [("suppress", 1), ("keep", 2)])
-async def test_fastapis_own_tracing_is_suppressed_too_where_it_is_around_the_middleware(
-    rig: Any, native: Any, servers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``app.add_middleware`` puts everything inside FastAPI's own tracing, whose first request counts as well."""
-    r = rig(lambda scope, receive, send: None)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", r.tracers)
-    monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", r.meters)
-    app = fastapi_app()
-    options = {"node": r.app._node, "tracer_provider": r.tracers, "meter_provider": r.meters}
-    app.add_middleware(ContextMiddleware, native=native, **options)
-
-    async def dispatch(request: Request, call_next: Any) -> Any:
-        return await call_next(request)
-
-    app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
-    r.app = app
-    await r.request("GET", "/shop/items/4")
-    assert len([s for s in r.spans if s.kind is trace.SpanKind.SERVER]) == servers
-
-
-@pytest.mark.parametrize(("native", "servers"), [("suppress", 1), ("keep", 2)])
-async def test_starlettes_own_middleware_is_suppressed_unless_kept(rig: Any, native: Any, servers: int) -> None:
-    r = rig(lambda scope, receive, send: None)
-    app = starlette_app()
-    app.add_middleware(OpenTelemetryMiddleware, tracer_provider=r.tracers)
-    r.app = ContextMiddleware(app, node=r.app._node, tracer_provider=r.tracers, meter_provider=r.meters, native=native)
-    await r.request("GET", "/users/7")
-    assert len([s for s in r.spans if s.kind is trace.SpanKind.SERVER]) == servers
 
 
 async def test_wrapped_twice_the_inner_one_steps_aside(rig: Any, ok: Any) -> None:

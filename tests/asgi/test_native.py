@@ -163,6 +163,7 @@ async def test_kept_fastapi_traces_as_well(placed: Any, where: str) -> None:
     r = placed(where, native="keep")
     await r.request("GET", "/items/x")
     assert servers(r) == ["fastapi", "otelctx"]
+    assert "fastapi.telemetry" not in r.last_scope, "nor is there a word of ours"
 
 
 @pytest.mark.parametrize("path", ["/async", "/thread", "/background"])

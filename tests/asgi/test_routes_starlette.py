@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, routing
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -18,6 +18,7 @@ from otelctx.asgi.route import route_of
 from otelctx.context.current import ContextKey
 
 TIER = ContextKey("asgi.starlette.tier", str)
+INCLUDES_MOUNTS = hasattr(routing, "_IncludedRouter")
 seen: list[str | None] = []
 
 
@@ -58,7 +59,10 @@ def nested() -> FastAPI:
         ("DELETE", "/included/p/inner/q/r", 405, "/included/{a}/inner/{b}/{leaf}"),
         ("OPTIONS", "/included/p/inner/q/r", 405, "/included/{a}/inner/{b}/{leaf}"),
         ("HEAD", "/included/p/inner/q/r", 405, "/included/{a}/inner/{b}/{leaf}"),
-        ("GET", "/included/p/mounted/acme/items/x", 200, "/included/{a}/mounted/{tenant}/items/{item}"),
+        pytest.param(
+            *("GET", "/included/p/mounted/acme/items/x", 200, "/included/{a}/mounted/{tenant}/items/{item}"),
+            marks=pytest.mark.skipif(not INCLUDES_MOUNTS, reason="this FastAPI leaves mounts out of include_router()"),
+        ),
         ("GET", "/included/p/plain/x", 200, "/included/{a}/plain/{x}"),
         ("GET", "/plain/acme", 200, "/plain/{x}"),
         ("HEAD", "/plain/acme", 200, "/plain/{x}"),
