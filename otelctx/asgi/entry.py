@@ -31,6 +31,7 @@ _FRAME: Final = semconv.HEADER.encode()
 _FIRST: Final = (_FRAME[:1], _FRAME[:1].upper())
 _BAGGAGE: Final = b"baggage"
 _ACK: Final = semconv.ACK_HEADER.encode()
+_FORWARDED: Final = b"x-forwarded-for"
 _TIMEOUT: Final = semconv.TIMEOUT_HEADER.encode()
 
 
@@ -126,13 +127,13 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
     if inbound.ours:
         scope["headers"] = inbound.rest()
     peer = scope.get("client")
-    baggage = inbound.joined(_BAGGAGE)
+    baggage = inbound.joined(_BAGGAGE) if inbound.get(_BAGGAGE) is not None else None
     exchange = server.open(
         node,
-        lines=inbound.lines(_FRAME),
+        lines=inbound.lines(_FRAME) if inbound.ours else (),
         baggage=baggage,
         client=peer[0] if peer else None,
-        forwarded=inbound.joined(b"x-forwarded-for"),
+        forwarded=inbound.joined(_FORWARDED) if inbound.get(_FORWARDED) is not None else None,
         now=time(),
         may_wait=True,
     )

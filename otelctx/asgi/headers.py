@@ -26,10 +26,17 @@ _TRACEPARENT: Final = b"traceparent"
 _NONE: Final[Mapping[bytes, list[bytes]]] = {}
 
 
-class Inbound:
-    """``ours``: some ``otelctx*`` line came."""
+# Names that have come in lower case, none of them ours: looked at once, and not with every request. Who fills it with
+# others makes reading headers a little slower, and nothing else.
+_usual: Final[set[bytes]] = set()
+_MAX_USUAL: Final = 512
+_MAX_NAMES: Final = 1024  # bytes of all names of a request
 
-    __slots__ = ("_first", "_repeated", "ours", "raw")
+
+class Inbound:
+    """``get`` gives the first line of a name, which is in lower case. ``ours``: some ``otelctx*`` line came."""
+
+    __slots__ = ("_first", "_repeated", "get", "ours", "raw")
 
     def __init__(
         self, raw: Headers, first: dict[bytes, bytes], repeated: Mapping[bytes, list[bytes]], ours: bool
@@ -37,11 +44,8 @@ class Inbound:
         self.raw = raw
         self._first = first
         self._repeated = repeated
+        self.get = first.get
         self.ours = ours
-
-    def get(self, name: bytes) -> bytes | None:
-        """The first line of that name, which is in lower case."""
-        return self._first.get(name)
 
     def lines(self, name: bytes) -> list[bytes]:
         found = self._repeated.get(name)
@@ -75,9 +79,15 @@ class Inbound:
 def read(raw: Headers) -> Inbound:
     """Look through ``raw`` once."""
     first = dict(raw)
-    names = b"\n".join(first)
-    if len(first) == len(raw) and names.islower():
-        return Inbound(raw, first, _NONE, _OURS in names and any(name.startswith(_OURS) for name in first))
+    if len(first) == len(raw):
+        if _usual.issuperset(first):
+            return Inbound(raw, first, _NONE, False)
+        names = b"\n".join(first)
+        if names.islower():
+            ours = _OURS in names and any(name.startswith(_OURS) for name in first)
+            if not ours and len(names) <= _MAX_NAMES and len(_usual) < _MAX_USUAL:
+                _usual.update(first)
+            return Inbound(raw, first, _NONE, ours)
     # Names that repeat, or a server that doesn't lower them.
     first = {}
     repeated: dict[bytes, list[bytes]] = {}
@@ -115,10 +125,11 @@ _GETTER: Final = _Getter()
 def extract(inbound: Inbound) -> Context:
     """What the global propagator makes of it, from an empty Context. Never raises."""
     known, first = w3c.known(), inbound._first
-    if known.fields is not None and known.fields.isdisjoint(first):
-        return Context()
     if known.is_w3c and _BAGGAGE not in first and _TRACESTATE not in first:
-        context = w3c.parse(first.get(_TRACEPARENT, b""))
+        parent = first.get(_TRACEPARENT)
+        context = Context() if parent is None else w3c.parse(parent)
         if context is not None:
             return context
+    elif known.fields is not None and known.fields.isdisjoint(first):
+        return Context()
     return w3c.extract(inbound, _GETTER)

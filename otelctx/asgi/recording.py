@@ -53,6 +53,7 @@ class Recording:
         "_method",
         "_name",
         "_options",
+        "_scheme",
         "_scope",
         "_sizes",
         "_span",
@@ -70,11 +71,12 @@ class Recording:
         self._scope = scope
         self._entry = entry
         self._method, self._name = method_names(scope.get("method", "GET"))
+        self._scheme = scheme_name(scope.get("scheme", "http"))
         self._instruments: Instruments | None = instruments(options.meter_provider) if options.metrics else None
         self._tracer, self._span, self.span, self.context = open_span(options, scope, entry, self._method, self._name)
         self._bucket: set[object] | None = None
         if self._instruments is not None:
-            self._bucket = self._instruments.active.bucket(self._method, scheme_name(scope.get("scheme", "http")))
+            self._bucket = self._instruments.active.bucket(self._method, self._scheme)
             self._bucket.add(self)
         self._sizes: Sizes | None = None
         self._first_byte: float | None = None
@@ -128,12 +130,11 @@ class Recording:
             self.span.ended(self._tracer, self._name if route is None else f"{self._name} {route}", self._entry.session)
 
     def _point(self, status: int | None, error: str | None, route: str | None) -> dict[str, Any]:
-        scope = self._scope
         point: dict[str, Any] = {
             semconv.HTTP_REQUEST_METHOD: self._method,
-            semconv.URL_SCHEME: scheme_name(scope.get("scheme", "http")),
+            semconv.URL_SCHEME: self._scheme,
         }
-        if version := protocol_version(scope.get("http_version")):
+        if version := protocol_version(self._scope.get("http_version")):
             point[semconv.NETWORK_PROTOCOL_VERSION] = version
         if status is not None:
             point[semconv.HTTP_RESPONSE_STATUS_CODE] = status

@@ -69,6 +69,8 @@ def open(
     """
     behind = node.client(client, forwarded)
     address, trusted = behind
+    if not lines and not baggage:  # almost every request that is not between two of us
+        return ServerExchange(node, None, Scope(), address, trusted, baggage, now)
     foreign, ours = baggage, None
     if baggage:
         members = parse((baggage,), node.registry)

@@ -7,7 +7,7 @@ composite gives up with the first of its parts that raises; here the others stil
 
 from __future__ import annotations
 
-import re
+from binascii import unhexlify
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,7 +27,6 @@ from otelctx.telemetry.events import SPAN_KEY
 __all__ = ["Known", "extract", "inject", "known", "parse"]
 
 _TRACEPARENT: Final = "traceparent"
-_VERSION_00: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})").fullmatch
 _FLAGS: Final = {b"%02x" % flags: TraceFlags(flags) for flags in range(256)}
 # The API keeps the key of the baggage to itself, but not the Context that it makes.
 _BAGGAGE_KEY: Final = next(iter(baggage.set_baggage("a", "b", Context())))
@@ -84,14 +83,22 @@ def _parts(propagator: TextMapPropagator) -> Sequence[TextMapPropagator]:
 
 def parse(traceparent: bytes) -> Context | None:
     """A Context with the remote span, an empty one if W3C calls its ids invalid; ``None``: not in the usual form."""
-    match = _VERSION_00(traceparent)
-    if match is None:
+    parts = traceparent.split(b"-", 4)
+    if len(parts) != 4:
         return None
-    trace_id, span_id, flags = match.groups()
-    trace_number, span_number = int(trace_id, 16), int(span_id, 16)
+    version, trace_id, span_id, hexed = parts
+    flags = _FLAGS.get(hexed)
+    if version != b"00" or len(trace_id) != 32 or len(span_id) != 16 or flags is None:
+        return None
+    if traceparent != traceparent.lower():
+        return None
+    try:
+        trace_number, span_number = int.from_bytes(unhexlify(trace_id)), int.from_bytes(unhexlify(span_id))
+    except ValueError:
+        return None
     if not trace_number or not span_number:
         return Context()
-    return Context({SPAN_KEY: NonRecordingSpan(SpanContext(trace_number, span_number, True, _FLAGS[flags]))})
+    return Context({SPAN_KEY: NonRecordingSpan(SpanContext(trace_number, span_number, True, flags))})
 
 
 def extract(carrier: Any, getter: Getter[Any]) -> Context:
