@@ -51,7 +51,8 @@ def _own(scope: Mapping[str, Any]) -> str | None:
     if isinstance(found, str):
         # The mount itself was the last to match: its own part of the path is in root_path already.
         return "" if found.endswith("/{path}") and hasattr(route, "routes") else found
-    return leaf(scope)  # Starlette 1.0 leaves none, and FastAPI none for what isn't its own: add_route(), /docs, a mount
+    # Starlette 1.0 leaves no route, and FastAPI none for what isn't its own: add_route(), /docs, a mount.
+    return leaf(scope)
 
 
 def _litestar(scope: Mapping[str, Any], template: object) -> str | None:
