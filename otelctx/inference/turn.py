@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from otelctx.context.state import Window
 from otelctx.errors import InvalidRequest
 from otelctx.inference.overflow import Mode
-from otelctx.inference.sampling import Params
+from otelctx.inference.params import Params
 
 __all__ = [
     "ROLES",

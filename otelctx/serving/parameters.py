@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otelctx.errors import InvalidRequest
-from otelctx.inference.sampling import Params
+from otelctx.inference.params import Params
 from otelctx.serving import fields
 
 __all__ = [

@@ -13,7 +13,7 @@ from otelctx.context.state import Window
 from otelctx.errors import Overloaded, TokenLimitExceeded
 from otelctx.inference.desk import SessionDesk
 from otelctx.inference.engines.base import EngineStats
-from otelctx.inference.sampling import Params
+from otelctx.inference.params import Params
 from otelctx.inference.turn import Chunk, Limit, Message, Outcome, TurnRequest, TurnResult, Usage, messages_of
 from otelctx.sessions.arena import Arena
 from otelctx.sessions.store import Lease, Limits, SessionStore

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -119,6 +121,18 @@ async def test_a_turn_is_held_by_its_gate_and_taken_back_when_it_is_left() -> No
     assert (engine.outcomes, engine.stats().active) == (["cancelled"], 0)
     with pytest.raises(SessionNotFound):  # it began with this turn
         await engine.session_state("s1")
+
+
+def test_neither_it_nor_what_serves_it_needs_torch() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['torch', 'transformers', 'tokenizers']))\n"
+        "import otelctx\n"
+        "from otelctx.testing import FakeEngine\n"
+        "otelctx.serving.app(FakeEngine())"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 async def test_usage_is_recorded_in_the_scope_of_the_turn() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from otelctx.context.state import Window
 from otelctx.inference.desk import SessionDesk
-from otelctx.inference.sampling import Params
+from otelctx.inference.params import Params
 from otelctx.inference.turn import Chunk, Message, TurnRequest
 
 __all__ = ["Admitted", "Engine", "EngineStats"]

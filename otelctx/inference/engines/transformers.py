@@ -25,13 +25,14 @@ from otelctx.inference.guard import Guard
 from otelctx.inference.job import Job
 from otelctx.inference.ladder import Ladder
 from otelctx.inference.overflow import Mode
+from otelctx.inference.params import Params
 from otelctx.inference.pressure import Limits as PressureLimits
 from otelctx.inference.prompting import Prompter
 from otelctx.inference.report import Times, TurnReport
 from otelctx.inference.reserved import Reserved, added_tokens
 from otelctx.inference.runner import Runner
 from otelctx.inference.running import RunningTurn
-from otelctx.inference.sampling import Params, RowState
+from otelctx.inference.sampling import RowState
 from otelctx.inference.scheduler import Limits
 from otelctx.inference.stopping import StopMatcher
 from otelctx.inference.thread import EngineThread
