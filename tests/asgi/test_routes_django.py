@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
@@ -12,8 +13,9 @@ import django
 import pytest
 from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse, StreamingHttpResponse
-from django.test import override_settings
+from django.test import RequestFactory, override_settings
 from django.urls import clear_url_caches, include, path, re_path
 from django.views import View
 from starlette.applications import Starlette
@@ -180,6 +182,53 @@ async def test_a_streamed_response_sees_the_scope_to_its_last_chunk(rig: Any, ap
     assert response.body == b"0\n1\n2\n"
     assert seen == [("gold", True)] * 3
     assert r.span.name == "GET /stream/"
+
+
+class SyncOnly:
+    """As old middleware is: Django runs everything around it in threads."""
+
+    async_capable = False
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        return self.get_response(request)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize("path", ["/users/7/", "/sync/7/"])
+async def test_beside_middleware_that_is_sync_only_the_route_is_named(
+    rig: Any, outside: bool, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urls, "SyncOnly", SyncOnly, raising=False)
+    monkeypatch.setitem(sys.modules, urls.__name__, urls)
+    old = "otelctx_test_urls.SyncOnly"  # Django imports it by its name
+    with override_settings(MIDDLEWARE=[old, MIDDLEWARE] if outside else [MIDDLEWARE, old]):
+        r, response = await ask(rig, get_asgi_application(), "GET", path)
+    assert (response.status, r.span.name) == (200, f"GET {path.replace('7', '<int:pk>')}")
+
+
+def test_under_wsgi_the_middleware_does_nothing() -> None:
+    """There is no span of ours to be named, and no scope to be read."""
+    environ = RequestFactory()._base_environ(PATH_INFO="/sync/7/", SERVER_NAME="x.test")
+    started: list[str] = []
+    body = get_wsgi_application()(environ, lambda status, headers: started.append(status))
+    assert (started, b"".join(body)) == (["200 OK"], b"ok")
+    body.close()
+
+
+async def test_a_client_that_leaves_in_its_own_request_is_marked_and_has_no_status(rig: Any, app: Any) -> None:
+    """Django reads the whole body before anything else, and answers nobody when that fails."""
+    pending = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"begin", "more_body": True}]
+
+    async def receive() -> Any:
+        return pending.pop()
+
+    r = rig(app)
+    await r.request("POST", "/users/7/", {"host": "x.test"}, receive=receive)
+    assert r.span.attributes["otelctx.client.disconnected"] is True
+    assert r.point().keys() == {"http.request.method", "url.scheme", "network.protocol.version"}
 
 
 def test_a_sync_handler_names_its_routes_too(rig: Any) -> None:
