@@ -1,7 +1,8 @@
 """Templates of mounts: what stands before a route, from the routers as they are built.
 
 ``root_path`` holds a mount's part of the path with its parameters' values in it. The mounts are matched once more, as
-the routers did it, and give their templates; where they can't be walked, values are put back by name if all are found.
+the routers did it, and give their templates. Where one can't be seen, nothing is known: a value may have been replaced by
+another one of the same name further in. Values are put back by name only where no router has left itself.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def mounted(scope: Mapping[str, Any], own: str, *, values: bool = True) -> str |
     path = root[len(app_root) :]
     before: str | None = ""
     if path:
-        found = _walk(_routes(scope.get("router")), path, scope, 0)
-        if found is not None:
-            before = found[0]
+        if (router := scope.get("router")) is not None:  # the outermost one leaves itself there
+            found = _walk(_routes(router), path, scope, 0)
+            before = None if found is None else found[0]
         else:
             before = _put_back(path, scope.get("path_params") or {}, own) if values else None
     return None if before is None else (app_root.rstrip("/") + before + own) or "/"
@@ -120,12 +121,15 @@ def _behind(route: Any, path: str, scope: Mapping[str, Any], depth: int) -> Foun
 
 
 def _put_back(path: str, params: Mapping[str, Any], inner: str) -> str | None:
-    """``path`` with the values of the mounts' parameters put back to ``{name}``; each must be found."""
+    """``path`` with the values of the mounts' parameters put back to ``{name}``; each must be found, as it is."""
     own = {a or b for a, b in _PARAMETER.findall(inner)}
     names = {str(value): name for name, value in params.items() if name not in own}
     if own and not names:
         return None  # the route's parameter may have replaced a mount's of the same name, whose value nobody knows
     segments = path.split("/")
-    if not names.keys() <= set(segments):
+    if any(segments.count(value) != 1 for value in names):
+        return None
+    literal = [segment for segment in segments if segment not in names]
+    if len(names) < len(params.keys() - own) or any(value in segment for value in names for segment in literal):
         return None
     return "/".join(f"{{{names[s]}}}" if s in names else s for s in segments)
