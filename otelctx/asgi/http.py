@@ -17,6 +17,7 @@ from otelctx.asgi.stream import START, Progress
 from otelctx.asgi.types import App, Message, Receive, Scope, Send
 from otelctx.errors import OtelctxError
 from otelctx.telemetry.http import error_type, record_exception
+from otelctx.telemetry.instruments import Sinks
 
 __all__ = ["HttpRequest", "is_cancellation", "is_disconnect"]
 
@@ -37,7 +38,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 class HttpRequest(Progress):
-    """One request and the progress of its response. Where it is ``quiet`` the context flows, nothing is recorded."""
+    """One request and the progress of its response. Without ``sinks`` the context flows and nothing is recorded."""
 
     __slots__ = (
         "_cancelled",
@@ -54,7 +55,7 @@ class HttpRequest(Progress):
     )
 
     def __init__(
-        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, quiet: bool
+        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, sinks: Sinks | None
     ) -> None:
         super().__init__()
         self._options = options
@@ -62,7 +63,7 @@ class HttpRequest(Progress):
         self._receive = receive
         self._send = send
         self._entry = entry
-        self._recording = recording = None if quiet else Recording(options, scope, entry)
+        self._recording = recording = None if sinks is None else Recording(options, scope, entry, sinks)
         if options.extras is not None and recording is not None:
             self._receive, self._send = recording.counted(receive, send)
         self.context: Context = entry.inside(None) if recording is None else recording.context
@@ -120,22 +121,31 @@ class HttpRequest(Progress):
                 self._disconnected = True
                 raise
             return
-        recording = self._recording
         if self.status is None and message["type"] == START:
             message = self._head(message)
         complete = self.see(message)
-        if recording is not None:
-            if complete:
-                if self._options.join:
-                    recording.ahead(self)
-            elif self.chunks == 1:
-                recording.first_byte()
+        if complete or self.chunks == 1:
+            self._tell(complete)
         try:
             await self._send(message)
         except OSError:
             self._disconnected = True
             raise
-        if complete and recording is not None:
+        if complete:
+            self._sent()
+
+    def _tell(self, complete: bool) -> None:
+        """What can be told before the first byte of the body is sent, and before the last one."""
+        recording = self._recording
+        if recording is not None:
+            if not complete:
+                recording.first_byte()
+            elif self._options.join:
+                recording.ahead(self)
+
+    def _sent(self) -> None:
+        recording = self._recording
+        if recording is not None:
             recording.last_byte()
             if self._error is None and (self.status or 0) < 500:
                 # Now, and not when the application returns: what it does after the last byte is not this request. A 5xx

@@ -20,7 +20,7 @@ from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
 from otelctx.context.current import attach_bound, detach
 from otelctx.exchange.node import Node, default_node
-from otelctx.telemetry.instruments import idle, instruments
+from otelctx.telemetry.instruments import Sinks, instruments, sinks
 
 __all__ = ["EXCHANGE", "ContextMiddleware", "wrap"]
 
@@ -118,8 +118,7 @@ class ContextMiddleware:
         if node.shared is not None:
             await entry.settle()
         scope[EXCHANGE] = entry.exchange
-        quiet = (settings.excluded is not None and settings.excluded(scope["path"])) or _idle(settings)
-        request = handler(settings, scope, receive, send, entry, quiet=quiet)
+        request = handler(settings, scope, receive, send, entry, _recorder(settings, scope))
         # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
         tokens = attach_bound(request.context, entry.binding)
         try:
@@ -136,9 +135,14 @@ class ContextMiddleware:
         return self._joined if outside(scope, native=self._options.suppress) else self._options
 
 
-def _idle(settings: Options) -> bool:
-    """Whether nothing is kept of what would be recorded, as without an SDK or with one that is disabled."""
-    return not settings.join and idle(settings.tracer_provider, settings.meter_provider, metrics=settings.metrics)
+def _recorder(settings: Options, scope: Scope) -> Sinks | None:
+    """Where this request's telemetry goes; ``None`` if its path is excluded or nobody would keep any."""
+    if settings.excluded is not None and settings.excluded(scope["path"]):
+        return None
+    found = sinks(settings.tracer_provider, settings.meter_provider)
+    if found.deaf and (found.mute or not settings.metrics) and not settings.join:
+        return None
+    return found
 
 
 def wrap(app: App, **options: Any) -> ContextMiddleware:

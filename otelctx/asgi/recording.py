@@ -19,16 +19,15 @@ from otelctx.asgi.sizes import Sizes
 from otelctx.asgi.stream import Progress
 from otelctx.asgi.types import Receive, Scope, Send
 from otelctx.telemetry.http import method_names, protocol_version, scheme_name
-from otelctx.telemetry.instruments import Instruments, instruments, tracer
+from otelctx.telemetry.instruments import Instruments, Sinks
 
 __all__ = ["Recording", "open_span"]
 
 
 def open_span(
-    options: Options, scope: Scope, entry: Entry, method: str, name: str
-) -> tuple[Tracer, Span, ServerSpan, Context]:
+    options: Options, scope: Scope, entry: Entry, own: Tracer, method: str, name: str
+) -> tuple[Span, ServerSpan, Context]:
     """Start the SERVER span, or join the current one, and put it into the Context that the application gets."""
-    own = tracer(options.tracer_provider)
     if options.join:
         span = trace.get_current_span()
     else:
@@ -38,7 +37,7 @@ def open_span(
             options.extras.arrived(entry.inbound, attributes)
         span = own.start_span(name, entry.context, SpanKind.SERVER, attributes, entry.links)
     seen = ServerSpan(span)
-    return own, span, seen, entry.inside(seen)
+    return span, seen, entry.inside(seen)
 
 
 class Recording:
@@ -65,15 +64,16 @@ class Recording:
         "span",
     )
 
-    def __init__(self, options: Options, scope: Scope, entry: Entry) -> None:
+    def __init__(self, options: Options, scope: Scope, entry: Entry, sinks: Sinks) -> None:
         self._started = perf_counter()
         self._options = options
         self._scope = scope
         self._entry = entry
         self._method, self._name = method_names(scope.get("method", "GET"))
         self._scheme = scheme_name(scope.get("scheme", "http"))
-        self._instruments: Instruments | None = instruments(options.meter_provider) if options.metrics else None
-        self._tracer, self._span, self.span, self.context = open_span(options, scope, entry, self._method, self._name)
+        self._tracer = sinks.tracer
+        self._instruments: Instruments | None = sinks.instruments if options.metrics else None
+        self._span, self.span, self.context = open_span(options, scope, entry, sinks.tracer, self._method, self._name)
         self._bucket: set[object] | None = None
         if self._instruments is not None:
             self._bucket = self._instruments.active.bucket(self._method, self._scheme)

@@ -17,6 +17,7 @@ from otelctx.asgi.recording import open_span
 from otelctx.asgi.route import route_of
 from otelctx.asgi.types import App, Message, Receive, Scope, Send
 from otelctx.telemetry.http import error_type, record_exception
+from otelctx.telemetry.instruments import Sinks
 
 __all__ = ["WebSocket"]
 
@@ -43,9 +44,10 @@ class Connection:
         "span",
     )
 
-    def __init__(self, options: Options, scope: Scope, entry: Entry) -> None:
+    def __init__(self, options: Options, scope: Scope, entry: Entry, sinks: Sinks) -> None:
         self._options, self._scope, self._entry = options, scope, entry
-        self._tracer, self._server, self.span, self.context = open_span(options, scope, entry, "GET", "GET")
+        self._tracer = sinks.tracer
+        self._server, self.span, self.context = open_span(options, scope, entry, sinks.tracer, "GET", "GET")
         self._connection: Span | None = None
         self._ended = False
         self.close_code: int | None = None
@@ -100,7 +102,7 @@ class Connection:
 
 
 class WebSocket:
-    """Drives one connection; a ``quiet`` one has no :class:`Connection`."""
+    """Drives one connection. Without ``sinks`` it has no :class:`Connection`: nothing is recorded."""
 
     __slots__ = (
         "_accepted",
@@ -116,14 +118,14 @@ class WebSocket:
     )
 
     def __init__(
-        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, *, quiet: bool
+        self, options: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, sinks: Sinks | None
     ) -> None:
         self._options = options
         self._scope = scope
         self._receive = receive
         self._send = send
         self._entry = entry
-        self._seen = None if quiet else Connection(options, scope, entry)
+        self._seen = None if sinks is None else Connection(options, scope, entry, sinks)
         self.context: Context = entry.inside(None) if self._seen is None else self._seen.context
         self._accepted = self._answered = self._gone = False
 

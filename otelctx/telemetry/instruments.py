@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -22,7 +22,7 @@ from opentelemetry.metrics import (
     NoOpHistogram,
     Observation,
 )
-from opentelemetry.trace import NoOpTracer, ProxyTracer, ProxyTracerProvider
+from opentelemetry.trace import NoOpTracer, ProxyTracer
 
 import otelctx.semconv as semconv
 from otelctx.semconv import EVENTS, METRICS
@@ -31,8 +31,8 @@ __all__ = [
     "ActiveRequests",
     "FrameTally",
     "Instruments",
+    "Sinks",
     "after_fork",
-    "idle",
     "instruments",
     "observe_arena",
     "observe_fragmentation",
@@ -40,6 +40,7 @@ __all__ = [
     "observe_pressure",
     "observe_sessions",
     "observe_upstreams",
+    "sinks",
     "tracer",
 ]
 
@@ -361,18 +362,36 @@ def tracer(tracer_provider: trace.TracerProvider | None = None) -> trace.Tracer:
     return found
 
 
-def idle(
-    tracer_provider: trace.TracerProvider | None, meter_provider: MeterProvider | None, *, metrics: bool = True
-) -> bool:
-    """Whether nobody keeps a span, nor with ``metrics`` a measurement: there is no SDK, or ``OTEL_SDK_DISABLED``."""
-    kind = type(tracer(tracer_provider))
-    if kind is ProxyTracer:
-        if type(trace.get_tracer_provider()) is not ProxyTracerProvider:
-            return False
-    elif kind is not NoOpTracer:
-        return False
-    if not metrics:
-        return True
-    found = instruments(meter_provider)
-    # What was asked for before there was a provider forwards to the one that there is now.
-    return isinstance(found.http_server_duration, NoOpHistogram) or (found is _early and instruments() is _early)
+class Sinks(NamedTuple):
+    """Where a request's telemetry goes. ``deaf`` to spans, ``mute`` for measurements: nobody keeps them, since there is
+    no SDK or it is disabled."""
+
+    tracer: trace.Tracer
+    instruments: Instruments
+    deaf: bool
+    mute: bool
+
+
+_last_sinks: tuple[object, object, Sinks] | None = None
+
+
+def sinks(tracer_provider: trace.TracerProvider | None, meter_provider: MeterProvider | None) -> Sinks:
+    """:func:`tracer` and :func:`instruments` at once, of the given providers or of those that are global now."""
+    global _last_sinks
+    spans = tracer_provider if tracer_provider is not None else trace.get_tracer_provider()
+    points = meter_provider if meter_provider is not None else metrics.get_meter_provider()
+    last = _last_sinks
+    if last is not None and last[0] is spans and last[1] is points:
+        return last[2]
+    own, made = tracer(spans), instruments(points)
+    # A proxy that somebody has kept forwards to what is set later; the global one is replaced then.
+    proxy = tracer_provider is None and isinstance(own, ProxyTracer)
+    found = Sinks(
+        own,
+        made,
+        deaf=isinstance(own, NoOpTracer) or proxy,
+        mute=isinstance(made.http_server_duration, NoOpHistogram) or (meter_provider is None and made is _early),
+    )
+    if tracer_provider is None or not isinstance(own, ProxyTracer):
+        _last_sinks = (spans, points, found)
+    return found
