@@ -70,7 +70,7 @@ class Capture:
                     continue
                 values = found[key] = []
             if len(values) < MAX_VALUES:
-                values.append(REDACTED if secret else sanitize.text(value, MAX_TEXT))
+                values.append(REDACTED if secret else sanitize.query(value, MAX_TEXT))
         return {key: tuple(values) for key, values in found.items()}
 
 

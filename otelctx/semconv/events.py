@@ -24,6 +24,8 @@ _TOKENS: Final = uses(
     # A text too long to be counted has no number of tokens.
     conditional=(own.TOKENS_BEFORE, own.TOKENS_AFTER, own.TOKENS_LIMIT),
 )
+_ROOM: Final = ("window", "prompt", "output")
+_NACKS: Final = ("unknown_base", "root", "limit", "table")
 _REASON: Final = uses(required=(own.REASON,))
 _DEGRADATION: Final = uses(
     required=(own.REASON, own.ACTION, own.PRESSURE_SIGNAL, own.PRESSURE_LEVEL, own.PRESSURE_VALUE),
@@ -33,20 +35,51 @@ _DEGRADATION: Final = uses(
 EVENTS: Final[dict[str, Event]] = {
     e.name: e
     for e in (
-        Event(EVENT_OVERFLOW, "otelctx.overflows", "demand exceeded a limit, before acting", _TOKENS),
-        Event(EVENT_TRUNCATION, "otelctx.truncations", "tokens removed before feeding", _TOKENS),
-        Event(EVENT_EVICTION, "otelctx.evictions", "tokens left the window or the KV; one a turn and action", _TOKENS),
+        Event(EVENT_OVERFLOW, "otelctx.overflows", "demand exceeded a limit, before acting", _TOKENS, _ROOM),
+        Event(EVENT_TRUNCATION, "otelctx.truncations", "tokens removed before feeding", _TOKENS, _ROOM),
+        Event(
+            EVENT_EVICTION,
+            "otelctx.evictions",
+            "tokens left the window or the KV; one a turn and action",
+            _TOKENS,
+            _ROOM,
+        ),
         Event(
             EVENT_DEGRADATION,
             "otelctx.degradations",
             "a pressure signal moved by a level (rise, fall), or pressure changed or refused a turn (turn)",
             _DEGRADATION,
+            ("rise", "fall", "turn"),
         ),
-        Event(EVENT_SESSION_EXPIRED, "otelctx.sessions.expired", "a session left the store", _REASON),
-        Event(EVENT_CONTEXT_REJECTED, "otelctx.context.rejects", "an inbound frame was ignored", _REASON),
-        Event(EVENT_CONTEXT_RESYNC, "otelctx.context.resyncs", "a request was refused for want of a base", _REASON),
-        Event(EVENT_CONTEXT_PROCEEDED, "otelctx.context.proceeds", "the app ran without the base", _REASON),
-        Event(EVENT_CONTEXT_LOST, "otelctx.context.losses", "a compact frame was answered without an ack", _REASON),
+        Event(
+            EVENT_SESSION_EXPIRED,
+            "otelctx.sessions.expired",
+            "a session left the store",
+            _REASON,
+            ("idle", "capacity", "deleted", "unused"),
+        ),
+        Event(
+            EVENT_CONTEXT_REJECTED,
+            "otelctx.context.rejects",
+            "an inbound frame was ignored",
+            _REASON,
+            ("malformed", "oversized", "repeated", "mac", "untrusted", *_NACKS),
+        ),
+        Event(
+            EVENT_CONTEXT_RESYNC,
+            "otelctx.context.resyncs",
+            "a request was refused for want of a base",
+            _REASON,
+            _NACKS,
+        ),
+        Event(EVENT_CONTEXT_PROCEEDED, "otelctx.context.proceeds", "the app ran without the base", _REASON, _NACKS),
+        Event(
+            EVENT_CONTEXT_LOST,
+            "otelctx.context.losses",
+            "a compact frame was answered without an ack",
+            _REASON,
+            ("no_ack", "too_large", "no_room"),
+        ),
     )
 }
 
@@ -65,8 +98,8 @@ STANDARD_EVENTS: Final[dict[str, Event]] = {
             "",
             "an exception left the application; on the span it left",
             uses(required=(http.EXCEPTION_TYPE,), recommended=(http.EXCEPTION_MESSAGE, http.EXCEPTION_STACKTRACE)),
-            "general",
-            "stable",
+            source="general",
+            stability="stable",
         ),
         Event(
             EVENT_INFERENCE_DETAILS,
@@ -78,7 +111,7 @@ STANDARD_EVENTS: Final[dict[str, Event]] = {
                 recommended=(genai.GEN_AI_FINISH_REASONS, genai.GEN_AI_INPUT_TOKENS, genai.GEN_AI_OUTPUT_TOKENS),
                 opt_in=(genai.GEN_AI_INPUT_MESSAGES, genai.GEN_AI_OUTPUT_MESSAGES),
             ),
-            "gen_ai",
+            source="gen_ai",
         ),
     )
 }

@@ -69,12 +69,16 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event, the counter that goes with it (none for an event of the conventions), and its attributes."""
+    """One event, the counter that goes with it (none for an event of the conventions), and its attributes.
+
+    ``reasons`` are the values that its ``otelctx.reason`` has.
+    """
 
     name: str
     counter: str
     brief: str
     attributes: Uses
+    reasons: tuple[str, ...] = ()
     source: Source = "otelctx"
     stability: Stability = "development"
 

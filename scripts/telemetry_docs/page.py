@@ -88,6 +88,8 @@ def _event(event: Event) -> str:
     counter = f"Counter `{event.counter}`" if event.counter else "No counter"
     flag = semconv.EVENT_FLAGS.get(event.name)
     told = f" · sets `{flag}`" if flag else ""
+    if event.reasons:
+        told += f" · reasons: {', '.join(f'`{reason}`' for reason in event.reasons)}"
     head = f"### `{event.name}`\n\n{_sentence(event.brief)} {counter}{told} · {_origin(event)}.\n\n"
     return head + _uses(event.attributes)
 

@@ -138,3 +138,8 @@ def test_hosts_are_as_clients_send_them() -> None:
     for wrong in ("https://x", "x:y", ":80", "", "x:", "é"):
         with pytest.raises(errors.ConfigError, match="metric_hosts"):
             known_hosts([wrong])
+
+
+def test_a_credential_in_a_url_in_a_header_is_redacted() -> None:
+    line = (b"Referer", b"https://u:s3cret@h/?token=s3cret&a=1")
+    assert captured("referer", line) == {"referer": ("https://REDACTED:REDACTED@h/?token=REDACTED&a=1",)}

@@ -97,6 +97,8 @@ def _span(span: Any) -> Iterator[str]:
         yield from _own(span, attributes, where)
         return
     row = SPANS[name]
+    for event in span.events:
+        yield from event_of(event.name, dict(event.attributes), where)
     yield from _attributes(row, attributes, where)
     if span.kind.name not in row["kinds"]:
         yield f"{where}: kind {span.kind.name}"
@@ -107,6 +109,27 @@ def _span(span: Any) -> Iterator[str]:
     for key in row.get("only_true", ()):
         if attributes.get(key, True) is not True:
             yield f"{where}: {key} is never false"
+
+
+def event_of(name: str, attributes: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Complaints about one event of ours, on a span or as a record."""
+    row = semconv.EVENTS.get(name)
+    if row is None:
+        if name.startswith("otelctx."):
+            yield f"{where}: the table has no event {name}"
+        return
+    for key, value in attributes.items():
+        if key not in row.attributes:
+            yield f"{where}: the table has no {key} on {name}"
+        elif _type(value) != semconv.ATTRIBUTES[key].type:
+            yield f"{where}: {key} of {name} is {value!r}"
+        elif (values := semconv.ATTRIBUTES[key].values) and value not in values:
+            yield f"{where}: {key} of {name} is {value!r}, none of the table's {values}"
+    yield from (
+        f"{where}: {name} needs {k}" for k, v in row.attributes.items() if v == "required" and k not in attributes
+    )
+    if attributes.get(semconv.REASON) not in (None, *row.reasons):
+        yield f"{where}: the reason of {name} is {attributes[semconv.REASON]!r}, none of the table's {row.reasons}"
 
 
 def _name(row: Mapping[str, Any], attributes: Mapping[str, Any]) -> str | None:

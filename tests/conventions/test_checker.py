@@ -111,6 +111,26 @@ def test_each_fault_that_is_no_attributes_is_found(conventions: Any, span: Span)
 
 
 @pytest.mark.parametrize(
+    ("name", "attributes", "complaint"),
+    [
+        ("otelctx.evicted", {}, "the table has no event otelctx.evicted"),
+        ("otelctx.session.expired", {}, "otelctx.session.expired needs otelctx.reason"),
+        ("otelctx.session.expired", {"otelctx.reason": "bored"}, "the reason of otelctx.session.expired is 'bored'"),
+        ("otelctx.session.expired", {"otelctx.reason": "idle", "session.id": "s"}, "the table has no session.id"),
+        ("otelctx.overflow", {"otelctx.reason": "window", "otelctx.action": "dance"}, "none of the table's"),
+        ("otelctx.session.expired", {"otelctx.reason": 1}, "otelctx.reason of otelctx.session.expired is 1"),
+        ("otelctx.session.expired", {"otelctx.reason": "idle"}, None),
+        ("of.an.application", {"x": 1}, None),
+    ],
+)
+def test_each_fault_of_an_event_is_found(
+    conventions: Any, name: str, attributes: dict[str, Any], complaint: str | None
+) -> None:
+    found = list(conventions.event_of(name, attributes, "span"))
+    assert [complaint in one for one in found][:1] == ([] if complaint is None else [True])
+
+
+@pytest.mark.parametrize(
     ("name", "unit", "attributes", "complaint"),
     [
         ("http.server.request.duration", "ms", {"http.request.method": "GET", "url.scheme": "http"}, "in ms"),

@@ -108,6 +108,16 @@ async def test_a_cancelled_turn_is_no_error_and_has_no_latencies(seen: Seen, mak
     assert [seen.count(name) for name in LATENCIES] == [0, 0]
 
 
+def test_the_session_survives_more_attributes_than_an_sdk_keeps(seen: Seen) -> None:
+    """It lets the oldest go, and the session is among those that are set first."""
+    with observe("mine", session="s", attributes={f"app.a{n}": n for n in range(200)}):
+        pass
+    attributes = dict(seen.chat().attributes or {})
+    assert len(attributes) == 128
+    assert attributes[semconv.SESSION_ID_ATTRIBUTE] == "s"
+    assert attributes[semconv.OUTCOME] == "completed"
+
+
 @pytest.mark.parametrize(("tokens", "per_token"), [(1, 0), (2, 1)])
 async def test_time_per_token_is_of_answers_with_more_than_one(
     seen: Seen, make_engine: Make, ask: Make, tokens: int, per_token: int
