@@ -179,13 +179,18 @@ def test_a_refused_connection_is_in_the_duration(driver: Any, node: Callable[...
 def test_a_head_that_does_not_come_in_time_is_an_error(
     driver: Any, worker: Any, node: Callable[..., Node], seen: Any
 ) -> None:
+    gate = threading.Event()
+
     async def hang(request: Any) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(gate.wait, 10)
 
     worker.handler = hang
     client = driver.client(node())
-    with pytest.raises(Exception, match=r"(?i)time|^$"):
-        driver.post(client, worker.url, timeout=0.05)
+    try:
+        with pytest.raises(Exception, match=r"(?i)time|^$"):
+            driver.post(client, worker.url, timeout=0.3)
+    finally:
+        gate.set()
     span, (duration,) = seen.span(), seen.durations()
     assert span.attributes["error.type"] == duration["error.type"] == driver.late
     assert "http.response.status_code" not in duration
@@ -194,14 +199,19 @@ def test_a_head_that_does_not_come_in_time_is_an_error(
 def test_a_body_that_does_not_come_in_time_is_an_error(
     driver: Any, worker: Any, node: Callable[..., Node], seen: Any
 ) -> None:
+    gate = threading.Event()
+
     async def chunks() -> AsyncIterator[bytes]:
         yield b"a"
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(gate.wait, 10)
 
     worker.handler = answers(chunks=chunks())
     client = driver.client(node())
-    with pytest.raises(Exception, match=r"(?i)time|^$"):
-        driver.post(client, worker.url, timeout=0.05)
+    try:
+        with pytest.raises(Exception, match=r"(?i)time|^$"):
+            driver.post(client, worker.url, timeout=1)  # the head must come in that time, whatever else is going on
+    finally:
+        gate.set()
     span, (duration,) = seen.span(), seen.durations()
     assert "Timeout" in span.attributes["error.type"]
     assert (span.status.status_code, duration["http.response.status_code"]) == (StatusCode.ERROR, 200)
