@@ -1,8 +1,8 @@
 """Templates of mounts: what stands before a route, from the routers as they are built.
 
 ``root_path`` holds a mount's part of the path with its parameters' values in it. The mounts are matched once more, as
-the routers did it, and give their templates. Where one can't be seen, nothing is known: a value may have been replaced by
-another one of the same name further in. Values are put back by name only where no router has left itself.
+the routers did it, and give their templates. Where one can't be seen, nothing is known, as a value may have been
+replaced by another one of the same name further in. Values are put back by name only where no router has left itself.
 """
 
 from __future__ import annotations
