@@ -159,7 +159,7 @@ def _tell(stream: bool) -> None:
         )
     if stream:
         return
-    for key, attribute in ((USAGE_INPUT, semconv.GEN_AI_INPUT_TOKENS), (USAGE_OUTPUT, semconv.GEN_AI_OUTPUT_TOKENS)):
+    for key, attribute in ((USAGE_INPUT, semconv.USAGE_INPUT), (USAGE_OUTPUT, semconv.USAGE_OUTPUT)):
         value = scope.up(key.spec.name)
         if value is not None:
             span.set_attribute(attribute, int(value))

@@ -20,6 +20,8 @@ TOKENS_LIMIT: Final = "otelctx.tokens.limit"
 TOKENS_PREFILLED: Final = "otelctx.tokens.prefilled"
 REUSE_MISS: Final = "otelctx.reuse.miss"
 ROW: Final = "otelctx.row"
+USAGE_INPUT: Final = "otelctx.usage.input_tokens"
+USAGE_OUTPUT: Final = "otelctx.usage.output_tokens"
 WINDOW_MODE: Final = "otelctx.window.mode"
 WINDOW_USED: Final = "otelctx.window.used"
 WINDOW_LIMIT: Final = "otelctx.window.limit"
@@ -83,6 +85,9 @@ OWN_ATTRIBUTES: Final[dict[str, Attribute]] = {
             ("cold", "row_taken", "dropped", "truncated", "prefix_mismatch", "edited", "retokenised"),
         ),
         Attribute(ROW, "int", "KV row of the batch"),
+        # Not gen_ai.usage.*: whoever adds those up over a trace would count a turn's twice.
+        Attribute(USAGE_INPUT, "int", "what came back of the tokens that a turn had in context"),
+        Attribute(USAGE_OUTPUT, "int", "what came back of the tokens of its answer"),
         Attribute(WINDOW_MODE, "string", "what happens when the window is full", ("reject", "turns", "slide", "ring")),
         Attribute(WINDOW_USED, "int", "tokens in the window after the turn"),
         Attribute(WINDOW_LIMIT, "int", "effective window in tokens"),

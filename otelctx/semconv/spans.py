@@ -41,7 +41,8 @@ _HTTP_SERVER: Final = uses(
         *_CONTEXT,
         *_FLAGS,
         *_WINDOW,
-        *_USAGE,
+        own.USAGE_INPUT,
+        own.USAGE_OUTPUT,
     ),
     recommended=(
         http.CLIENT_ADDRESS,

@@ -240,8 +240,12 @@ class Seen:
 
 
 @pytest.fixture
-def seen() -> Seen:
-    return Seen()
+def seen(conventions: Any) -> Iterator[Seen]:
+    """Whatever a test has them do, what they report is as the conventions and our table say."""
+    made = Seen()
+    yield made
+    assert conventions.spans(made.spans()) == []
+    assert conventions.metrics(made.reader.get_metrics_data()) == []
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_frames_become_compact_and_what_comes_back_is_on_the_span(
     (last,) = [s for s in seen.spans("SERVER") if s.parent is None][-1:]
     assert last.attributes[semconv.WINDOW_USED] == 12
     assert last.attributes[semconv.WINDOW_LIMIT] == 64
-    assert last.attributes[semconv.GEN_AI_OUTPUT_TOKENS] == 5
+    assert last.attributes[semconv.USAGE_OUTPUT] == 5
     assert last.attributes["session.id"] == mine
 
 
