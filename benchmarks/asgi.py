@@ -12,6 +12,13 @@ Spans go to a processor that does nothing and metrics to an in-memory reader, so
 ``fastapi``       one FastAPI application, traced by ours, through the same traced by itself.
 ``starlette``     ours without metrics through Starlette's own middleware, which has none.
 ``session``       ours with a signed REF and an ack, through ``floor``'s other side; no target.
+``headers_40``    as ``contrib_lean``, for a request of 40 headers; no target.
+
+``disabled``, ``unsampled``, ``excluded`` are of a real uvicorn: the CPU time that a request has more than one without
+the middleware, through the latter's. Without an SDK, with a sampler that is off, on an excluded path; all with the
+headers from above. Metrics are recorded of what is not sampled: ``unsampled_without_metrics`` is the rest.
+
+Figures named ``load_*`` are of a real uvicorn under wrk: requests per second, and milliseconds of latency.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
 
+from benchmarks._loaded import load, quiet
 from benchmarks.harness import MissingPeer, Report, at_most, interleave, versions
 from otelctx.asgi.middleware import ContextMiddleware
 from otelctx.context.current import session
@@ -47,6 +55,9 @@ TARGETS: Final = {
     "fastapi": at_most(0.65),
     "stream": at_most(0.05),
     "starlette": at_most(0.65),
+    "disabled": at_most(0.05),
+    "unsampled": at_most(0.05),
+    "excluded": at_most(0.05),
 }
 CHUNKS: Final = 65
 TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -67,7 +78,7 @@ Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
-def request(headers: list[tuple[bytes, bytes]]) -> Message:
+def request(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -162,6 +173,10 @@ def run(quick: bool) -> Report:
         _fastapi(bench)
     with report.peer("starlette"):
         _starlette(bench)
+    with report.peer("uvicorn"):
+        quiet(report, HEADERS, quick=quick)
+    with report.peer("wrk"):
+        load(report, TRACEPARENT, quick=quick)
     return report
 
 
@@ -260,6 +275,9 @@ def _contrib(bench: Bench) -> None:
     found = bench.overheads(apps, "bare", share=0.5)
     bench.compare("contrib", found["ours"], found["contrib"])
     bench.compare("contrib_lean", found["ours"], found["contrib_lean"])
+    many = [*HEADERS, *((b"x-header-%d" % n, b"value %d" % n) for n in range(40 - len(HEADERS)))]
+    forty = bench.overheads(apps, "bare", share=0.25, headers=many)
+    bench.compare("headers_40", forty["ours"], forty["contrib_lean"])
     streams = {"bare": stream, "contrib": contrib(stream), "ours": bench.ours(stream)}
     long = bench.overheads(streams, "bare", share=0.1)
     bench.compare("stream", long["ours"], long["contrib"])
