@@ -10,8 +10,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from litestar import Litestar, get
-from quart import Quart
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -46,15 +44,17 @@ def fastapi_app() -> Any:
 
 
 def litestar_app() -> Any:
-    @get("/items/{item:int}")
+    litestar = pytest.importorskip("litestar", reason="Litestar is not installed")
+
+    @litestar.get("/items/{item:int}")
     async def handler() -> str:
         return scoped()
 
-    return Litestar([handler])
+    return litestar.Litestar([handler])
 
 
 def quart_app() -> Any:
-    app = Quart(__name__)
+    app = pytest.importorskip("quart", reason="Quart is not installed").Quart(__name__)
 
     @app.get("/items/<int:item>")
     async def handler(item: int) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 import grpc
 import httpx
-import httpx2
 import pytest
 import requests
 from grpc import aio
@@ -41,11 +40,15 @@ async def made_aiohttp() -> Any:
         return made
 
 
+def httpx2() -> Any:
+    return pytest.importorskip("httpx2", reason="httpx2 is not installed")
+
+
 MAKERS = {
     "httpx.Client": httpx.Client,
     "httpx.AsyncClient": httpx.AsyncClient,
-    "httpx2.Client": httpx2.Client,
-    "httpx2.AsyncClient": httpx2.AsyncClient,
+    "httpx2.Client": lambda: httpx2().Client(),
+    "httpx2.AsyncClient": lambda: httpx2().AsyncClient(),
     "a subclass of httpx.Client": Mine,
     "requests.Session": requests.Session,
     "requests.session()": requests.session,

@@ -120,7 +120,10 @@ def contrib() -> Callable[[str, str], Any]:
     def find(package: str, name: str) -> Any:
         module = f"opentelemetry.instrumentation.{package}"
         pytest.importorskip(module, reason=f"no contrib instrumentation {module}")
-        return getattr(import_module(module), name)
+        found = getattr(import_module(module), name, None)
+        if found is None:
+            pytest.skip(f"this version of {module} has no {name}")
+        return found
 
     return find
 

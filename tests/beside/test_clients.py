@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import httpx
@@ -55,7 +54,7 @@ def test_a_client_that_both_have_instrumented(
     world: Any, contrib: Callable[[str, str], Any], library: str, first: str, by: str
 ) -> None:
     """The one that comes last is outside. Theirs around ours is joined, theirs inside ours is kept quiet."""
-    module = import_module(library)
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
     wire = Wire(module)
     client = module.Client(transport=module.MockTransport(wire), base_url="http://upstream.example")
     both = [lambda: instrument(client, **world.ours)]
@@ -75,7 +74,7 @@ def test_a_client_that_both_have_instrumented(
 async def test_an_async_client_that_both_have_instrumented(
     world: Any, contrib: Callable[[str, str], Any], library: str, first: str, by: str
 ) -> None:
-    module = import_module(library)
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
     wire = Wire(module)
     async with module.AsyncClient(transport=module.MockTransport(wire), base_url="http://upstream.example") as client:
         if first == "ours":
@@ -136,7 +135,7 @@ def test_a_span_of_anybody_else_is_a_parent_and_nothing_more(world: Any) -> None
 def test_the_global_instrumentation_makes_no_second_span(
     world: Any, instrumented: Any, contrib: Callable[[str, str], Any], library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module(library)
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
     wire = Wire(module)
     monkeypatch.setattr(module.HTTPTransport, "handle_request", lambda self, request: wire(request))
     with instrumented("httpx", instrumentor(contrib, library).__name__), session("s-1"):

@@ -9,6 +9,7 @@ import gc
 import inspect
 import logging
 import threading
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
@@ -44,6 +45,9 @@ class Traced:
 @pytest.fixture
 def traced(caplog: pytest.LogCaptureFixture) -> Iterator[Traced]:
     """Nothing may be logged as an error: OpenTelemetry does so for a token of another context."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # what other tests have left behind is not to be found by the collections of these
     yield Traced()
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
