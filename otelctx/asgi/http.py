@@ -123,8 +123,8 @@ class HttpRequest(Progress):
             return
         if self.status is None and message["type"] == START:
             message = self._head(message)
-        complete = self.see(message)
-        if complete or self.chunks == 1:
+            complete = self.see(message)
+        elif (complete := self.see(message)) or self.chunks == 1:
             self._tell(complete)
         try:
             await self._send(message)

@@ -52,11 +52,12 @@ def outside(scope: Scope, *, native: bool) -> bool:
     """Whether another middleware has a span around this request; for an excluded path it has none. ``native``: asked of
     Starlette's own as well.
     """
-    span = trace.get_current_span()
     if _BEFORE in scope:
-        return span is not scope[_BEFORE]
-    named = getattr(getattr(span, "instrumentation_scope", None), "name", None)
-    return native and STARLETTE in scope and named == "starlette"
+        return trace.get_current_span() is not scope[_BEFORE]
+    if not native or STARLETTE not in scope:
+        return False
+    scope_of_span = getattr(trace.get_current_span(), "instrumentation_scope", None)
+    return getattr(scope_of_span, "name", None) == "starlette"
 
 
 def other_instrumentor(app: object) -> str | None:
