@@ -127,16 +127,21 @@ def enter(options: Options, node: Node, scope: Scope) -> Entry:
     if inbound.ours:
         scope["headers"] = inbound.rest()
     peer = scope.get("client")
+    client = peer[0] if peer else None
     baggage = inbound.joined(_BAGGAGE) if inbound.get(_BAGGAGE) is not None else None
-    exchange = server.open(
-        node,
-        lines=inbound.lines(_FRAME) if inbound.ours else (),
-        baggage=baggage,
-        client=peer[0] if peer else None,
-        forwarded=inbound.joined(_FORWARDED) if inbound.get(_FORWARDED) is not None else None,
-        now=time(),
-        may_wait=True,
-    )
+    forwarded = inbound.joined(_FORWARDED) if inbound.get(_FORWARDED) is not None else None
+    if baggage is None and not inbound.ours:
+        exchange = server.plain(node, client, forwarded, time())
+    else:
+        exchange = server.open(
+            node,
+            lines=inbound.lines(_FRAME),
+            baggage=baggage,
+            client=client,
+            forwarded=forwarded,
+            now=time(),
+            may_wait=True,
+        )
     if inbound.ours and (left := inbound.lines(_TIMEOUT)):
         exchange.limit(left, monotonic())
     if baggage is not None and exchange.baggage != baggage:

@@ -9,7 +9,7 @@ and Django.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.context import Context
 
@@ -17,6 +17,9 @@ from otelctx.asgi.mounts import leaf, mounted
 from otelctx.telemetry.events import server_span
 
 __all__ = ["route_of", "set_route"]
+
+# A framework that names a route leaves at least one of these in the scope.
+_MARKS: Final = frozenset({"path_template", "fastapi", "route", "endpoint"})
 
 
 def set_route(route: str, context: Context | None = None) -> None:
@@ -32,6 +35,8 @@ def set_route(route: str, context: Context | None = None) -> None:
 
 def route_of(scope: Mapping[str, Any]) -> str | None:
     """The template that the application left in ``scope``, with the application's root and all mounts before it."""
+    if scope.keys().isdisjoint(_MARKS):
+        return None
     template = scope.get("path_template")
     if template is not None:
         return _litestar(scope, template)

@@ -35,7 +35,7 @@ from otelctx.semconv import (
     EVENT_CONTEXT_RESYNC,
 )
 
-__all__ = ["ServerExchange", "ServerOutcome", "open"]
+__all__ = ["ServerExchange", "ServerOutcome", "open", "plain"]
 
 ServerOutcome = Literal["none", "accepted", "run", "refuse", "ignored", "wait"]
 Headers = Iterable[tuple[bytes, bytes]]
@@ -69,8 +69,6 @@ def open(
     """
     behind = node.client(client, forwarded)
     address, trusted = behind
-    if not lines and not baggage:  # almost every request that is not between two of us
-        return ServerExchange(node, None, Scope(), address, trusted, baggage, now)
     foreign, ours = baggage, None
     if baggage:
         members = parse((baggage,), node.registry)
@@ -90,6 +88,12 @@ def open(
         return exchange
     vouched = trusted or not isinstance(received, Ignored)
     return ServerExchange(node, received, _scope(received), address, vouched, foreign, now)
+
+
+def plain(node: Node, client: str | None, forwarded: str | None, now: float) -> ServerExchange:
+    """:func:`open` for a request that has neither a frame nor baggage, as almost all have that are not between us."""
+    address, trusted = node.client(client, forwarded)
+    return ServerExchange(node, None, Scope(), address, trusted, None, now)
 
 
 def _scope(received: Received) -> Scope:
