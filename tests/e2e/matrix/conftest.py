@@ -40,6 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if TABLES.cannot(mode, app, case) is None
         ]
         metafunc.parametrize(("mode", "app", "case"), wanted)
+    if "process" in metafunc.fixturenames:
+        metafunc.parametrize("process", sorted({mode.process for mode in TABLES.MODES.values()}))
 
 
 def _cells(ids: list[str]) -> Counter[tuple[str, str]]:

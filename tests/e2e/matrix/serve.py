@@ -7,24 +7,33 @@ a thread of its own, tells what was recorded: one JSON object a line each way, s
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socketserver
 import sys
 import threading
+from collections import Counter
 from importlib import import_module
 from typing import Any
 
 import support
-from opentelemetry import metrics, trace
+from opentelemetry import context, metrics, trace
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from otelctx.asgi.entry import Entry
+from otelctx.asgi.http import HttpRequest
+from otelctx.asgi.recording import Recording
+from otelctx.asgi.server_span import ServerSpan
+from otelctx.asgi.websocket import Connection, WebSocket
 from otelctx.exchange.node import set_default_node
+from otelctx.exchange.server import ServerExchange
 
+OF_A_REQUEST = (HttpRequest, WebSocket, Connection, Recording, ServerSpan, Entry, ServerExchange)
 MODULES = os.environ["MATRIX_MODULES"].split(",")
 
 
@@ -71,12 +80,12 @@ class Recorder:
         data = self._reader.get_metrics_data()
         if data is None:
             return {}
-        return {
-            metric.name: [_point(point) for point in metric.data.data_points]
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
+        found: dict[str, list[dict[str, Any]]] = {}
+        for resource in data.resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:  # one of a framework's own would have the same name
+                    found.setdefault(metric.name, []).extend(_point(point) for point in metric.data.data_points)
+        return found
 
 
 def _point(point: Any) -> dict[str, Any]:
@@ -117,8 +126,9 @@ class Dispatcher:
             scope["root_path"] = root
         record = self._recorder.started(headers.get(b"x-case", "?"), scope["type"])
         record["extensions"] = sorted(scope.get("extensions") or ())
+        record["style"] = headers.get(b"x-style")
         support.call.set(record)
-        before = trace.get_current_span()
+        before = context.get_current()
         try:
             await self._apps[headers[b"x-app"]](scope, receive, send)
         except BaseException as error:
@@ -127,7 +137,7 @@ class Dispatcher:
         else:
             record["outcome"] = "returned"
         finally:
-            record["restored"] = trace.get_current_span() is before
+            record["restored"] = context.get_current() is before
 
 
 async def lifespan(apps: Any, receive: Any, send: Any) -> None:
@@ -152,9 +162,15 @@ async def lifespan(apps: Any, receive: Any, send: Any) -> None:
             return
 
 
+def alive() -> dict[str, int]:
+    """How many objects there are of what exists once a request."""
+    gc.collect()
+    return dict(Counter(type(each).__name__ for each in gc.get_objects() if type(each) in OF_A_REQUEST))
+
+
 class Control(socketserver.StreamRequestHandler):
-    """``{"op": "take"}``, ``{"op": "peek"}`` (calls only), ``{"op": "cancel", "case": …}``, and ``{"op": "forget"}``:
-    the process knows no session any more.
+    """``{"op": "take"}``, ``{"op": "peek"}`` (calls only), ``{"op": "cancel", "case": …}``, ``{"op": "forget"}`` (the
+    process knows no session any more), ``{"op": "alive"}`` (objects of requests that are still held, by class).
     """
 
     recorder: Recorder
@@ -167,6 +183,8 @@ class Control(socketserver.StreamRequestHandler):
                 self.recorder.cancel(asked["case"])
             elif asked["op"] == "forget":
                 set_default_node(None)
+            elif asked["op"] == "alive":
+                answer = alive()
             else:
                 answer = self.recorder.take() if asked["op"] == "take" else self.recorder.peek()
             self.wfile.write(json.dumps(answer).encode() + b"\n")
@@ -199,6 +217,13 @@ def hypercorn(port: int) -> None:
     asyncio.run(serve(build(), config))
 
 
+def gunicorn(port: int) -> None:
+    """A master, and one worker that makes the application after it was forked."""
+    os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
+    options = ["--bind", f"127.0.0.1:{port}", "--worker-class", "uvicorn_worker.UvicornWorker", "--no-control-socket"]
+    os.execv(sys.executable, [sys.executable, "-m", "gunicorn", *options, "serve:build()"])
+
+
 def granian(port: int) -> None:
     os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
     options = ["--interface", "asgi", "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
@@ -209,6 +234,7 @@ SERVERS = {
     "uvicorn-h11": lambda port: uvicorn(port, "h11", "wsproto", "asyncio"),
     "uvicorn-httptools": lambda port: uvicorn(port, "httptools", "websockets-sansio", "uvloop"),
     "hypercorn": hypercorn,
+    "gunicorn": gunicorn,
     "granian": granian,
 }
 

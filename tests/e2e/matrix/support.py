@@ -83,11 +83,13 @@ async def pieces(parts: tuple[bytes, ...] = PIECES, *, fail: bool = False) -> As
 
 
 async def endless() -> AsyncIterator[bytes]:
-    """Events until whoever reads them stops."""
+    """Events until whoever reads them stops. ``x-style: idle``: one, and then nothing; ``large``: of 64 KiB each."""
+    style = call.get()["style"]
+    piece = TICK * 5958 if style == "large" else TICK
     for _ in range(int(PATIENCE / PAUSE)):
         touch()
-        yield TICK
-        await asyncio.sleep(PAUSE)
+        yield piece
+        await (forever() if style == "idle" else asyncio.sleep(PAUSE))
 
 
 async def forever() -> None:

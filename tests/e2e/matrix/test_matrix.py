@@ -9,9 +9,39 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
+COMPLAINTS = (
+    "different Context",  # a token was used in another task
+    "Failed to detach",
+    "ended span",
+    "never awaited",
+    "Invalid type",
+    "Overriding of current",
+    "instrument with name",  # made twice
+)
+
 
 def test_an_exit_path(cell: Any, mode: str, app: str, case: str, cases: Any) -> None:
     cases[case](cell)
+
+
+def test_nothing_of_a_request_is_held_when_all_are_over(processes: Any, process: str) -> None:
+    """Whatever way they went out: no table, task or frame keeps one of them."""
+    assert processes(process).alive() == {}
+
+
+def test_no_server_has_heard_a_complaint_of_us(processes: Any, process: str) -> None:
+    log: list[str] = processes(process).log.read_text(errors="replace").splitlines()
+    assert [line for line in log if any(words in line for words in COMPLAINTS)] == []
+    # The last frame of each traceback: where it was raised.
+    frame, raised_by_us = "", []
+    for line in log:
+        if line.startswith("  File "):
+            frame = line
+        elif not line.startswith(" "):
+            # Granian's futures have no frame of their own, and it logs the cancellation that was asked for.
+            raised_by_us += [frame + line] if "/otelctx/" in frame and "CancelledError" not in line else []
+            frame = ""
+    assert raised_by_us == []
 
 
 def test_no_cell_leaves_out_a_case_without_a_reason(

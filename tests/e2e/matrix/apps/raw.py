@@ -80,13 +80,13 @@ async def sse(scope: Any, receive: Any, send: Any) -> None:
 async def endless(scope: Any, receive: Any, send: Any) -> None:
     support.enter()
     gone = asyncio.create_task(_until_gone(receive))
-    headers = [(b"content-type", b"text/event-stream")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async for piece in support.endless():
-        if gone.done():
-            return
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    gone.cancel()
+    pump = asyncio.create_task(_stream(send, support.endless(), b"text/event-stream"))
+    try:
+        await asyncio.wait({gone, pump}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        pump.cancel()
+        await asyncio.wait({gone, pump})
 
 
 async def _until_gone(receive: Any) -> None:

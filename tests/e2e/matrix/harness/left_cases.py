@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from harness.cell import DISCONNECTED, Cell, Parent, Seen
 
 from otelctx import semconv
@@ -50,6 +53,41 @@ def left_in_the_stream(cell: Cell) -> None:
         assert seen.attributes[semconv.CHUNKS] > 1
 
 
+def left_in_an_idle_stream(cell: Cell) -> None:
+    """Nothing is being sent when the client goes: a model that is thinking, and a user's Stop."""
+    parent, connection = Parent(), cell.connect()
+    case, lines = cell.lines(parent, [(b"x-style", b"idle")])
+    token = connection.send("GET", b"/endless", lines)
+    connection.read_until(token, b"data: tick\n\n")
+    cell.process.wait(lambda calls: "waiting" in calls[case]["marks"])
+    connection.leave(token)
+    _left(cell, cell.take(case, parent), "/endless", 200)
+
+
+def left_without_reading(cell: Cell) -> None:
+    """The application waits in ``send`` for a client that reads nothing, and then goes."""
+    parent, connection = Parent(), cell.connect()
+    case, lines = cell.lines(parent, [(b"x-style", b"large")])
+    token = connection.send("GET", b"/endless", lines)
+    cell.process.wait(lambda calls: case in calls and bool(calls[case]["during"]))
+    cell.process.wait(_stalls(case))
+    connection.leave(token)
+    seen = cell.take(case, parent)
+    _left(cell, seen, "/endless", 200)
+    assert set(seen.call["during"]) == {seen.server["span_id"]}
+
+
+def _stalls(case: str) -> Callable[[dict[str, Any]], bool]:
+    """A condition: the call has not got on for a while, or will never wait, as on Hypercorn's HTTP/2."""
+    lengths = [-1]
+
+    def condition(calls: dict[str, Any]) -> bool:
+        lengths.append(len(calls[case]["during"]))
+        return lengths[-1] > 200 or (len(lengths) > 30 and len(set(lengths[-30:])) == 1)
+
+    return condition
+
+
 def left_after_the_response(cell: Cell) -> None:
     """That is nothing."""
     parent, connection = Parent(), cell.connect()
@@ -74,4 +112,12 @@ def cancelled(cell: Cell) -> None:
     _left(cell, seen, "/slow", None)
 
 
-CASES = (left_in_the_request, left_before_the_response, left_in_the_stream, left_after_the_response, cancelled)
+CASES = (
+    left_in_the_request,
+    left_before_the_response,
+    left_in_the_stream,
+    left_in_an_idle_stream,
+    left_without_reading,
+    left_after_the_response,
+    cancelled,
+)

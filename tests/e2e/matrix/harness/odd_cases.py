@@ -63,7 +63,8 @@ def long_path(cell: Cell) -> None:
 def hostile_trace_context(cell: Cell) -> None:
     """Two lines, or a wrong one, are none at all."""
     connection = cell.connect()
-    for lines in ([b"00-zz"], [b"\xff" * 55], [b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"]):
+    two = [Parent().line[1], Parent().line[1]]
+    for lines in (two, [b"00-zz"], [b"\xff" * 55], [b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"]):
         more = [(b"traceparent", line) for line in lines] + [(b"baggage", b"\xff=\xfe,;;=,a")]
         case, headers = cell.lines(None, [*more, (b"otelctx", b"\xff!!"), (b"tracestate", b"\xff=\xff")])
         answer = connection.read(connection.send("GET", b"/items/7", headers))

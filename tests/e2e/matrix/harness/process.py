@@ -55,9 +55,10 @@ class Process(Backend):
         return self._file.read_bytes()
 
     def _ready(self) -> bool:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", self.port)) != 0:
-                return False
+        for port in (self.port, self._control_port):  # gunicorn listens before it has a worker
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) != 0:
+                    return False
         self._control = socket.create_connection(("127.0.0.1", self._control_port), TIMEOUT).makefile("rwb")
         return True
 
@@ -65,6 +66,13 @@ class Process(Backend):
         self._control.write(json.dumps({"op": op, **more}).encode() + b"\n")
         self._control.flush()
         return json.loads(self._control.readline())
+
+    def alive(self) -> dict[str, int]:
+        """Objects of requests that are still held, once that does not change any more, or there are none."""
+        end = time.monotonic() + TIMEOUT
+        while (found := dict(self.ask("alive"))) and time.monotonic() < end:
+            time.sleep(0.05)
+        return found
 
     def wait(self, condition: Callable[[dict[str, Any]], bool]) -> None:
         """Until ``condition(calls)``; ``calls`` are the records of ``serve.Recorder`` by their ``x-case``."""
