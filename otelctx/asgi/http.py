@@ -67,6 +67,8 @@ class HttpRequest(Progress):
         if options.extras is not None and recording is not None:
             self._receive, self._send = recording.counted(receive, send)
         self.context: Context = entry.inside(None) if recording is None else recording.context
+        if recording is not None and not recording.kept:  # not sampled, and not measured either
+            self._recording = None
         self._disconnected = False
         self._cancelled = False
         self._unheard = False

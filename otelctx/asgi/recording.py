@@ -84,6 +84,11 @@ class Recording:
         self.duration: float | None = None
         self.finished = False
 
+    @property
+    def kept(self) -> bool:
+        """Whether anything of it is: the span is recording, or there are metrics."""
+        return self._instruments is not None or self._span.is_recording()
+
     def counted(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """The server's callables, with what goes through them counted if that was asked for."""
         extras = self._options.extras
