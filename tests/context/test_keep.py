@@ -288,7 +288,7 @@ async def test_the_decorator_copies_the_context_of_the_call_and_not_of_the_first
     assert list(Holder().count(3)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("wrong", [3, [1, 2], len, asyncio.sleep], ids=str)
+@pytest.mark.parametrize("wrong", [3, [1, 2], len, asyncio.sleep], ids=["a number", "a list", "a builtin", "a function"])
 def test_anything_else_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="yield"):
         keep_context(wrong)
