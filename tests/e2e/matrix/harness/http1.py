@@ -40,6 +40,7 @@ class Http1:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
         self._pending = b""
         self._methods: list[str] = []
+        self._held: bytes | None = None
 
     def send(self, method: str, target: bytes, headers: Lines, body: bytes | None = None, more: bool = False) -> int:
         """Returns what the others take. ``more``: ``headers`` announce a body that does not follow as a whole."""
@@ -52,7 +53,18 @@ class Http1:
         return len(self._methods) - 1
 
     def raw(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        if self._held is not None:
+            self._held += data
+        else:
+            self._socket.sendall(data)
+
+    def hold(self) -> None:
+        """Keep back what is sent, until :meth:`release` sends it in one go."""
+        self._held = b""
+
+    def release(self) -> None:
+        data, self._held = self._held or b"", None
+        self.raw(data)
 
     def piece(self, token: int, data: bytes) -> None:
         """The last piece of the body of a request that was sent with ``more``."""

@@ -41,13 +41,20 @@ class Http2:
         self._answers: dict[int, Answer] = {}
         self._over: set[int] = set()
         self._read: dict[int, int] = {}
-        self._alive, self._met = True, False
+        self._alive, self._met, self._held = True, False, False
         self._h2.initiate_connection()
         self._flush()
         self._until(lambda: self._met)
 
+    def hold(self) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        self._flush()
+
     def _flush(self) -> None:
-        if data := self._h2.data_to_send():
+        if not self._held and (data := self._h2.data_to_send()):
             self._socket.sendall(data)
 
     def _fill(self) -> None:

@@ -182,7 +182,9 @@ def at_once(cell: Cell) -> None:
     """Pipelined on HTTP/1.1, concurrent streams on HTTP/2: each is a request of its own."""
     connection, parent = cell.connect(), Parent()
     cases = [cell.lines(each) for each in (None, parent, None)]
+    connection.hold()
     tokens = [connection.send("GET", b"/items/%d" % i, lines) for i, (_, lines) in enumerate(cases)]
+    connection.release()
     assert [connection.read(token).status for token in tokens] == [200, 200, 200]
     taken = cell.process.take(*(case for case, _ in cases))
     spans = {span["attributes"]["url.path"]: span for span in taken["spans"]}
@@ -203,7 +205,11 @@ def streams_at_once(cell: Cell) -> None:
     parents = [Parent() for _ in range(4)]
     connections = [cell.connect()] * 4 if cell.mode.version == "2" else [cell.connect() for _ in parents]
     cases = [cell.lines(parent) for parent in parents]
+    for each in connections:
+        each.hold()
     tokens = [each.send("GET", b"/stream", lines) for each, (_, lines) in zip(connections, cases, strict=True)]
+    for each in connections:
+        each.release()
     answers = [each.read(token) for each, token in zip(connections, tokens, strict=True)]
     assert [answer.body for answer in answers] == [b"one\ntwo\nthree\n"] * 4
     taken = cell.process.take(*(case for case, _ in cases))
