@@ -7,8 +7,9 @@ import logging
 import multiprocessing
 import multiprocessing.util
 import os
-from threading import Lock
-from typing import TYPE_CHECKING
+import signal
+from threading import Lock, Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import propagate, trace
 from opentelemetry.propagators.composite import CompositePropagator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["configure"]
 
 _log = logging.getLogger(__name__)
+_AT_SIGTERM: Final = 4.0  # seconds: more than shutdown() takes
 _lock = Lock()
 _handle: Handle | None = None
 _name: str | None = None
@@ -46,7 +48,8 @@ def configure(
     where it starts. ``events`` is how context-window events are emitted (``OTELCTX_EVENTS`` by default); ``logs=False``
     leaves the standard library's logging alone, and ``log_level``, such as ``"WARNING"``, exports from there upwards.
 
-    With ``OTEL_SDK_DISABLED=true`` there are no providers. Without ``configure()``, context flows all the same. Raises
+    At the end of the process what waits is delivered, at SIGTERM too unless the application handles that itself. With
+    ``OTEL_SDK_DISABLED=true`` there are no providers. Without ``configure()``, context flows all the same. Raises
     :class:`~otelctx.errors.ConfigError` if the SDK is not installed, a named exporter is missing or a setting is wrong.
     """
     global _handle, _name
@@ -89,12 +92,31 @@ def _set_up(service_name: str | None) -> Handle:
 def _at_exit(handle: Handle) -> None:
     # Registered after the SDK's own, hence run before them: those wait for half a minute if the collector is gone.
     atexit.register(handle.shutdown)
+    _at_sigterm(handle)
     if multiprocessing.parent_process() is not None:
         _at_end_of_child(handle)
     # Children of multiprocessing forget what was registered before, and end without the interpreter's own end.
     multiprocessing.util.register_after_fork(handle, _at_end_of_child)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_sigterm(handle: Handle) -> None:
+    """Let SIGTERM end the process as before, but with its telemetry delivered: it skips the interpreter's own end, also
+    under uvicorn, which raises it once more when it has ended gracefully. Where anybody handles it, that stays so.
+    """
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def end(number: int, frame: object) -> None:
+        # In a thread: what was interrupted here may hold a lock that the SDK wants.
+        thread = Thread(target=handle.shutdown, daemon=True)
+        thread.start()
+        thread.join(_AT_SIGTERM)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _at_end_of_child(handle: Handle) -> None:
