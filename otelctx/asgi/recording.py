@@ -173,7 +173,8 @@ class Recording:
         if error is not None:
             values[semconv.ERROR_TYPE] = error
             span.set_status(StatusCode.ERROR)
-        if len(values) == 1:  # the status alone: half the price
-            span.set_attribute(*values.popitem())
-        elif values:
+        if len(values) <= 3:  # a few cost less one by one
+            for key, value in values.items():
+                span.set_attribute(key, value)
+        else:
             span.set_attributes(values)
