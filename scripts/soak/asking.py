@@ -21,11 +21,12 @@ from otelctx.settings import Settings
 from scripts.soak.ledger import BROKEN, GONE, UNPARSED, Asked, Ledger, outcome_of_answer, outcome_of_error
 from scripts.soak.options import ID_HEADER
 
-__all__ = ["MODEL", "Asking"]
+__all__ = ["MODEL", "PATIENCE", "Asking"]
 
 MODEL: Final = "soak"
+PATIENCE: Final = 90.0
+"""Seconds that a client waits for the next that it is told: longer than any answer may take."""
 _KEY: Final = "sk-soak"
-_PATIENCE: Final = 90.0  # seconds; longer than any answer may take
 _RESET: Final = struct.pack("ii", 1, 0)
 _CHAT: Final = "/v1/chat/completions"
 # Errors of a body that a parser found.
@@ -40,11 +41,11 @@ class Asking:
     def __init__(self, url: str, keys: str, ledger: Ledger) -> None:
         node = Node(Settings(keys=keys))
         headers = {"authorization": f"Bearer {_KEY}"}
-        http = DefaultAsyncHttpxClient(timeout=_PATIENCE)
+        http = DefaultAsyncHttpxClient(timeout=PATIENCE)
         self._openai = AsyncOpenAI(
             base_url=f"{url}/v1", api_key=_KEY, max_retries=0, http_client=otelctx.instrument(http, node=node)
         )
-        options: dict[str, Any] = {"base_url": url, "headers": headers, "timeout": _PATIENCE, "trust_env": False}
+        options: dict[str, Any] = {"base_url": url, "headers": headers, "timeout": PATIENCE, "trust_env": False}
         self._raw = otelctx.instrument(httpx.AsyncClient(**options), node=node)
         self.control = httpx.AsyncClient(**options)
         self._ledger = ledger
@@ -155,7 +156,7 @@ class Asking:
             self._ledger.close(asked, BROKEN, detail=_chain(error))
             return
         status = error.status_code if isinstance(error, openai.APIStatusError) else None
-        fate = outcome_of_error(status, error.code)
+        fate = outcome_of_error(status, error.code, timed=asked.kind == "deadline")
         self._ledger.close(asked, fate, detail=f"{status} {error.code}: {error.message}")
 
     def _refused(self, asked: Asked, status: int, content: bytes) -> None:

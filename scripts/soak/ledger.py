@@ -36,8 +36,14 @@ def outcome_of_answer(limit: str | None) -> str:
     return _OF_LIMIT.get(limit, "length")
 
 
-def outcome_of_error(status: int | None, code: str | None) -> str:
-    """The worker's outcome for an error; ``status`` ``None`` is one in mid-stream. What none may have is BROKEN."""
+def outcome_of_error(status: int | None, code: str | None, *, timed: bool = False) -> str:
+    """The worker's outcome for an error; ``status`` ``None`` is one in mid-stream. What none may have is BROKEN.
+
+    ``timed``: the request had less time than any turn waits for its session, so that it was its deadline that passed
+    while the session was busy. To the client that is the same error.
+    """
+    if timed and (status, code) == (409, "session_busy"):
+        return "deadline"
     if status is None:
         return next((outcome for (_, known), outcome in _OF_ERROR.items() if known == code), BROKEN)
     return _OF_ERROR.get((status, code or ""), BROKEN)

@@ -20,7 +20,7 @@ from otelctx.settings import Settings
 from otelctx.testing import OtlpReceiver
 from scripts.soak import replay, tiny
 from scripts.soak.actors import Actor
-from scripts.soak.asking import Asking
+from scripts.soak.asking import PATIENCE, Asking
 from scripts.soak.backstage import Telemetry, Worker, keys, outages, worker
 from scripts.soak.checks import SETTLED
 from scripts.soak.options import Options, WorkerOptions
@@ -33,7 +33,7 @@ Say = Callable[[str, dict[str, Any]], None]
 
 _SAMPLE: Final = 2.0  # seconds
 _LOOK: Final = 10.0
-_DRAIN: Final = 60.0
+_DRAIN: Final = 2 * PATIENCE  # a request that waits and then streams has its fate by then, on a busy machine too
 _REST: Final = 20.0
 _PROOFS: Final = 5
 _SERVICE: Final = "soak-worker"

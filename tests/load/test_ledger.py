@@ -71,3 +71,14 @@ def test_an_error_has_the_outcome_that_the_worker_counts(error: errors.OtelctxEr
 
 def test_an_unknown_error_is_broken_whenever_it_comes() -> None:
     assert outcome_of_error(500, "internal_error") == outcome_of_error(None, "engine_failed") == BROKEN
+
+
+def test_a_session_that_stayed_busy_past_the_requests_own_deadline_is_the_deadlines_outcome() -> None:
+    """Both errors look alike to the client, and the worker counts them apart."""
+    from otelctx.inference.tracing import outcome_of
+
+    late, busy = errors.SessionDeadline("x"), errors.SessionBusy("x")
+    assert (late.status, late.code) == (busy.status, busy.code)
+    assert outcome_of_error(late.status, late.code, timed=True) == outcome_of(late) == "deadline"
+    assert outcome_of_error(busy.status, busy.code, timed=False) == outcome_of(busy) == "rejected"
+    assert outcome_of_error(503, "overloaded", timed=True) == "shed"
