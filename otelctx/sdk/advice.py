@@ -13,6 +13,7 @@ _TO_GRPC: Final = "that port speaks gRPC: set OTEL_EXPORTER_OTLP_PROTOCOL=grpc, 
 _TO_TLS: Final = "that port may want TLS: write https:// in OTEL_EXPORTER_OTLP_ENDPOINT"
 _TO_PLAIN: Final = "that port does not speak TLS: write http:// in OTEL_EXPORTER_OTLP_ENDPOINT, or turn TLS on there"
 _CA: Final = "name the authority that signed the collector's certificate in OTEL_EXPORTER_OTLP_CERTIFICATE"
+_CA_HTTP: Final = f"{_CA}, and leave REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE unset: they go before it"
 _NAME: Final = "the certificate is for another host: use the name that it was made for in OTEL_EXPORTER_OTLP_ENDPOINT"
 _CLIENT: Final = (
     "the collector wants a certificate of yours: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
@@ -27,24 +28,26 @@ _NO_SERVICE: Final = (
 _TABLE: Final[tuple[tuple[str | None, re.Pattern[str], str], ...]] = tuple(
     (protocol, re.compile(pattern, re.IGNORECASE), advice)
     for protocol, pattern, advice in (
-        (None, r"certificate.?required|bad.certificate|handshake.failure|ALERT_UNKNOWN_CA", _CLIENT),
+        (None, r"certificate.?required|bad.certificate|handshake.failure|unknown.ca\b|unwrap failed", _CLIENT),
         (None, r"hostname mismatch|doesn't match|not valid for|verify.*(host|peer) ?name|target name", _NAME),
-        (None, r"certificate.?verify.?failed|self.signed|unable to get (local )?issuer", _CA),
+        ("http/protobuf", r"certificate.?verify.?failed|self.signed|unable to get (local )?issuer", _CA_HTTP),
+        ("grpc", r"certificate.?verify.?failed|self.signed|unable to get (local )?issuer", _CA),
         (None, r"wrong.version.number|record layer failure|SSL_ERROR_SYSCALL|EOF occurred in violation", _TO_PLAIN),
         (None, r"could not find a suitable TLS CA|invalid path|No such file", _CA),
-        ("grpc", r"http1|HTTP/1|trying to connect an http|too_many_pings|Malformed|FRAME_SIZE|bad frame", _TO_HTTP),
-        ("grpc", r"UNKNOWN.*Stream removed|missing http status|INTERNAL.*content.type", _TO_HTTP),
-        ("http/protobuf", r"BadStatusLine|http/?0\.9|\\x00|too large|unexpected end|line when reading", _TO_GRPC),
+        ("grpc", r"http1|HTTP/1", _TO_HTTP),
+        ("grpc", r"socket closed|connection reset|broken pipe|end of file", _TO_TLS),
+        ("http/protobuf", r"BadStatusLine|connection aborted|connection reset|remote end closed", _TO_GRPC),
         ("http/protobuf", r"client sent an HTTP request to an HTTPS|\b400\b.*bad request", _TO_TLS),
         (None, r"UNAUTHENTICATED|PERMISSION_DENIED|\b401\b|\b403\b", _HEADERS),
         (None, r"UNIMPLEMENTED|NOT_FOUND|\b404\b|\b405\b|\b415\b", _NO_SERVICE),
         (None, r"refused|failed to connect|max retries|name or service|resolution|unreachable|no route", _START),
-        ("grpc", r"socket closed|connection reset|broken pipe|goaway|end of file", _TO_TLS),
-        ("http/protobuf", r"remote end closed|connection aborted|connection reset", _TO_TLS),
         (None, r"DEADLINE_EXCEEDED|timed? ?out|no answer", "it takes connections and never answers: look at its log"),
         (None, r"RESOURCE_EXHAUSTED|\b429\b|\b503\b", "it is overloaded: look at its memory limiter and its queues"),
     )
 )
+
+
+_NEXT: Final = re.compile(r"^Transient error (.*) encountered while exporting .*$")
 
 
 def advise(error: str, protocol: str | None) -> str:
@@ -56,6 +59,6 @@ def advise(error: str, protocol: str | None) -> str:
 
 
 def briefly(error: str, limit: int = 300) -> str:
-    """``error`` on one line of at most ``limit`` characters."""
-    line = " ".join(error.split())
+    """``error`` on one line of at most ``limit`` characters, without what an exporter says about its next attempt."""
+    line = _NEXT.sub(r"\1", " ".join(error.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -27,7 +27,7 @@ def examine(providers: Mapping[Signal, Provider], timeout: float, clock: Callabl
     probes = [Probe(pipeline, timeout) for pipelines in found.values() for pipeline in pipelines]
     asked = [probe.result(max(0.0, deadline - clock())) for probe in probes]
     signals = (*asked, *(_without_exporter(providers[signal]) for signal, pipelines in found.items() if not pipelines))
-    failed = [f"{s.signal} do not arrive: {s.detail}. {s.advice}" for s in asked if s.state == "failed"]
+    failed = [f"{s.signal} do not arrive: {s.detail}; {s.advice}" for s in asked if s.state == "failed"]
     answer = _test_span(providers["traces"], found["traces"], failed, lambda: max(0.0, deadline - clock()))
     if answer.ok and failed:
         return Check(False, failed[0], signals)
