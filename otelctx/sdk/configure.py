@@ -65,7 +65,10 @@ def configure(
                 _export_logging(log_level)
         elif _handle.down:
             _log.warning("telemetry has been shut down; OpenTelemetry takes no second provider in a process")
-        elif service_name not in (None, _name):
+        elif not _handle.disabled:
+            _at_sigterm(_handle)  # a server of workers may have taken it away
+            if service_name in (None, _name):
+                return _handle
             _log.warning("configure(%r) does nothing: this process is configured as %r", service_name, _name)
         return _handle
 

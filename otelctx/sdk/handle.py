@@ -32,7 +32,7 @@ class Handle:
         self, providers: Sequence[Provider], *, disabled: bool = False, clock: Callable[[], float] = monotonic
     ) -> None:
         self._providers = {p.signal: p for p in providers}
-        self._disabled = disabled
+        self.disabled: Final = disabled
         self._clock = clock
         self._lock = Lock()
         self._down = False
@@ -61,7 +61,7 @@ class Handle:
         """
         if self._down:
             return Check(False, "telemetry has been shut down")
-        if self._disabled:
+        if self.disabled:
             return Check(False, "the OpenTelemetry SDK is disabled (OTEL_SDK_DISABLED): only context flows")
         return examine(self._providers, timeout, self._clock)
 
