@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit services backends proto bench gpu clean
+.PHONY: help demo test check lint types contracts floor unit services backends proto bench gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,7 +32,8 @@ else
 	$(BIN)/otelctx demo
 endif
 
-test: $(STAMP)-dev services backends lint types contracts ## everything CI runs: backends, linters, types, layers, the whole suite
+# The oldest versions run first: what CI reads last is the summary of the whole suite.
+test: $(STAMP)-dev services backends lint types contracts floor ## everything CI runs: backends, linters, types, layers, the whole suite
 	$(BIN)/python -m pytest
 
 check: $(STAMP)-dev lint types contracts unit ## linters, types, layers and the unit tests that need no backend and no weights
@@ -50,6 +51,18 @@ contracts: $(STAMP)-dev
 
 unit: $(STAMP)-dev
 	$(BIN)/python -m pytest -q -n auto -m 'not e2e and not model and not gpu'
+
+FLOOR := .venv-floor
+
+$(FLOOR)/.installed: pyproject.toml scripts/floor
+	$(PYTHON) -m venv --clear $(FLOOR)
+	scripts/floor > $(FLOOR)/constraints.txt
+	@echo "Installing the oldest versions that pyproject.toml permits into $(FLOOR)"
+	$(FLOOR)/bin/pip install --quiet --constraint $(FLOOR)/constraints.txt --editable '.[floor]'
+	@touch $@
+
+floor: $(FLOOR)/.installed ## the tests that stand on OpenTelemetry, clients and servers, with the oldest versions permitted
+	$(FLOOR)/bin/python -m pytest -q -n 2 -p no:cacheprovider $$(scripts/floor --tests)
 
 backends: ## build the collector and Jaeger into the user's cache (needs Go; about nine minutes, once)
 	@if command -v go >/dev/null; then scripts/backends build; \
@@ -74,4 +87,4 @@ soak: $(STAMP)-dev backends ## half an hour of load, failures and outages on a r
 	$(BIN)/python -m scripts.soak --minutes $(SOAK_MINUTES) $(SOAK_OPTIONS)
 
 clean: ## remove the virtual environment and caches of the tree
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
