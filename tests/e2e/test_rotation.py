@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -45,7 +46,8 @@ async def startup(sockets=None):
 server.startup = startup
 server.run()
 """
-# Asks without a pause until it is told to stop, each time with another value, and counts what became of it.
+# Asks without a pause until it is told to stop, each time with another value, and counts what became of it. Upon a
+# SIGUSR1 it says when a hundred more requests have had their answers.
 CLIENT = """
 import collections, json, logging, signal, sys
 import httpx
@@ -56,11 +58,15 @@ from otelctx.delta.codec import from_header, split_mac
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
 logging.getLogger("otelctx.exchange").setLevel(logging.INFO)
 TIER = ContextKey("rotation.e2e.tier", str)
-going, counts = True, collections.Counter()
+going, awaited, counts = True, None, collections.Counter()
 
 def stop(*_):
     global going
     going = False
+
+def count(*_):
+    global awaited
+    awaited = counts["asked"] + 100
 
 def key(line):
     mac = split_mac(from_header(line))[1]
@@ -75,10 +81,13 @@ class Wire(httpx.HTTPTransport):
         return response
 
 signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGUSR1, count)
 print("ready: http://nowhere", flush=True)
 with httpx.Client(transport=Wire(), trust_env=False) as plain, session("chat-1"):
     client = instrument(plain)
     while going:
+        if counts["asked"] == awaited:
+            print("a hundred more", flush=True)
         counts["asked"] += 1
         TIER.set(str(counts["asked"] // 3))
         try:
@@ -131,12 +140,22 @@ class Process:
         assert self.line("keys in use:") == f"keys in use: {', '.join(ids)}; {ids[0]} signs"
 
     def line(self, start: str) -> str:
-        """The next line of its output that begins so."""
+        """The next line of its output that begins so. A process that has not said it within 30 seconds is killed."""
         assert self._child.stdout is not None
-        for line in self._child.stdout:
-            if line.startswith(start):
-                return line.strip()
+        deadline = threading.Timer(30, self._child.kill)
+        deadline.start()
+        try:
+            for line in self._child.stdout:
+                if line.startswith(start):
+                    return line.strip()
+        finally:
+            deadline.cancel()
         raise AssertionError(f"the process has ended without a line {start!r}")
+
+    def hundred(self) -> None:
+        """Wait until a hundred more requests of a client's have been answered."""
+        self._child.send_signal(signal.SIGUSR1)
+        self.line("a hundred more")
 
     def counts(self) -> dict[str, int]:
         """End it; what a client has counted."""
@@ -159,7 +178,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Process, Process]]:
         stack.callback(worker.close)
         client = Process(tmp_path / "client", CLIENT, worker.url)
         stack.callback(client.close)
-        time.sleep(0.5)  # of load before the first change
+        client.hundred()
         yield worker, client
 
 
@@ -167,6 +186,7 @@ def test_in_the_documented_order_nothing_is_lost(pair: tuple[Process, Process]) 
     for keys in ((OLD, NEW), (NEW, OLD), (NEW,)):
         for process in pair:
             process.turn(*keys)
+            pair[1].hundred()
     counts = pair[1].counts()
     assert counts["whole"] == counts["asked"] > 500
     assert not [what for what in counts if what.startswith(("failed", "wrong", "absent")) or "unsigned" in what]
@@ -176,9 +196,9 @@ def test_in_the_documented_order_nothing_is_lost(pair: tuple[Process, Process]) 
 def test_in_the_wrong_order_context_is_absent_and_never_wrong(pair: tuple[Process, Process]) -> None:
     worker, client = pair
     client.turn(NEW)  # a signer that nobody knows yet
-    time.sleep(0.5)
+    client.hundred()
     worker.turn(OLD, NEW)
-    time.sleep(0.5)
+    client.hundred()
     counts = client.counts()
     assert counts["absent"] > 0
     assert counts["whole"] + counts["absent"] == counts["asked"], "no request fails, and no state is another one"
