@@ -13,11 +13,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Link, Span
 
 import otelctx.semconv as semconv
-from otelctx.asgi.headers import Inbound, extract, read
+from otelctx.asgi.headers import Inbound, extract
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Scope
 from otelctx.context.current import BINDING_KEY, Binding
 from otelctx.context.scope import Scope as ContextScope
+from otelctx.delta.baggage import decoded
 from otelctx.exchange import server
 from otelctx.exchange.node import Node
 from otelctx.exchange.server import ServerExchange
@@ -25,7 +26,7 @@ from otelctx.telemetry import events
 from otelctx.telemetry.events import SERVER_SPAN, SPAN_KEY
 from otelctx.telemetry.http import count_frame
 
-__all__ = ["Entry", "enter"]
+__all__ = ["Entry"]
 
 _FRAME: Final = semconv.HEADER.encode()
 _FIRST: Final = (_FRAME[:1], _FRAME[:1].upper())
@@ -40,21 +41,30 @@ class Entry:
 
     __slots__ = ("binding", "client", "context", "exchange", "inbound", "links", "scope")
 
-    def __init__(
-        self,
-        inbound: Inbound,
-        exchange: ServerExchange,
-        context: Context,
-        links: Sequence[Link] | None,
-        client: str | None,
-    ) -> None:
-        self.inbound = inbound
-        self.exchange = exchange
-        self.scope: ContextScope = exchange.scope
-        self.binding = Binding(exchange.scope)
-        self.context = context
-        self.links = links
-        self.client = client
+    def __init__(self, options: Options, node: Node, scope: Scope) -> None:
+        """Reads the request's headers, takes ours out of ``scope``, and decides what to believe."""
+        self.inbound = inbound = Inbound(scope["headers"])
+        peer = scope.get("client")
+        client = peer[0] if peer else None
+        forwarded = inbound.joined(_FORWARDED) if _FORWARDED in inbound.first else None
+        if inbound.ours or _BAGGAGE in inbound.first:
+            self.exchange, self.context = _carried(options, node, scope, inbound, client, forwarded)
+        else:
+            self.exchange = server.plain(node, client, forwarded)
+            self.context = otel_context.get_current() if options.join else extract(inbound)
+        self.scope: ContextScope = self.exchange.scope
+        self.binding = Binding(self.scope)
+        self.client = self.exchange.client
+        self.links: Sequence[Link] | None = None
+        if not self.exchange.trusted and (options.untrusted_trace or node.settings.untrusted_trace) == "link":
+            self._unlink(options)
+
+    def _unlink(self, options: Options) -> None:
+        """Begin a new trace, with a link to the one that came."""
+        remote = trace.get_current_span(self.context).get_span_context()
+        if remote.is_valid and not options.join:
+            self.links = [Link(remote)]
+            self.context = trace.set_span_in_context(INVALID_SPAN, self.context)
 
     @property
     def refused(self) -> bool:
@@ -121,41 +131,29 @@ class Entry:
         return [*headers, (_ACK, ack)]
 
 
-def enter(options: Options, node: Node, scope: Scope) -> Entry:
-    """Read the request's headers, take ours out of ``scope``, and decide what to believe."""
-    inbound = read(scope["headers"])
+def _carried(
+    options: Options, node: Node, scope: Scope, inbound: Inbound, client: str | None, forwarded: str | None
+) -> tuple[ServerExchange, Context]:
+    """The exchange and the parent Context of a request that carries context of ours, or baggage."""
     if inbound.ours:
         scope["headers"] = inbound.rest()
-    peer = scope.get("client")
-    client = peer[0] if peer else None
-    baggage = inbound.joined(_BAGGAGE) if inbound.get(_BAGGAGE) is not None else None
-    forwarded = inbound.joined(_FORWARDED) if inbound.get(_FORWARDED) is not None else None
-    if baggage is None and not inbound.ours:
-        exchange = server.plain(node, client, forwarded, time())
-    else:
-        exchange = server.open(
-            node,
-            lines=inbound.lines(_FRAME),
-            baggage=baggage,
-            client=client,
-            forwarded=forwarded,
-            now=time(),
-            may_wait=True,
-        )
+    baggage = inbound.joined(_BAGGAGE)
+    exchange = server.open(
+        node,
+        lines=inbound.lines(_FRAME),
+        baggage=baggage,
+        client=client,
+        forwarded=forwarded,
+        now=time(),
+        may_wait=True,
+    )
     if inbound.ours and (left := inbound.lines(_TIMEOUT)):
         exchange.limit(left, monotonic())
     if baggage is not None and exchange.baggage != baggage:
         # Our keys are in the scope now. Left where they were, the application's next call would pass them on to anyone.
         inbound.replace_baggage(exchange.baggage)
         scope["headers"] = _with_baggage(scope["headers"], exchange.baggage)
-    context = _outer(baggage, exchange.baggage) if options.join else extract(inbound)
-    links = None
-    if not exchange.trusted and not options.join and _links(options, node):
-        remote = trace.get_current_span(context).get_span_context()
-        if remote.is_valid:
-            links = [Link(remote)]
-            context = trace.set_span_in_context(INVALID_SPAN, context)
-    return Entry(inbound, exchange, context, links, exchange.client)
+    return exchange, _outer(baggage, exchange.baggage) if options.join else extract(inbound)
 
 
 def _outer(came: str | None, kept: str | None) -> Context:
@@ -168,13 +166,9 @@ def _outer(came: str | None, kept: str | None) -> Context:
 
 
 def _names(baggage: str | None) -> set[str]:
-    return {member.partition("=")[0].strip() for member in (baggage or "").split(",")}
+    return {decoded(member.partition("=")[0].strip()) for member in (baggage or "").split(",")}
 
 
 def _with_baggage(headers: Headers, value: str | None) -> Headers:
     kept = [line for line in headers if line[0].lower() != _BAGGAGE]
     return kept if not value else [*kept, (_BAGGAGE, value.encode("latin-1", "replace"))]
-
-
-def _links(options: Options, node: Node) -> bool:
-    return (options.untrusted_trace or node.settings.untrusted_trace) == "link"

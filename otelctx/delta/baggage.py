@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 from otelctx.context.keys import KeyRegistry, KeySpec, Value, normalise
 from otelctx.context.state import State
@@ -17,7 +17,7 @@ from otelctx.delta.limits import MAX_BAGGAGE_BYTES, MAX_BAGGAGE_MEMBERS
 from otelctx.errors import OtelctxError
 from otelctx.semconv import INCOMPLETE
 
-__all__ = ["Baggage", "members", "parse"]
+__all__ = ["Baggage", "decoded", "is_foreign", "members", "parse"]
 
 _TRUE, _FALSE = "true", "false"
 _NUMBER: Final = frozenset("0123456789+-.einf")  # inf included
@@ -46,13 +46,32 @@ def parse(lines: Iterable[bytes | str], registry: KeyRegistry) -> Baggage:
     for member in joined.split(","):
         label, _, rest = member.partition("=")
         name = label.strip()
-        spec = _INCOMPLETE if name == INCOMPLETE else registry.get(name)
-        if spec is None or spec.visibility != "public":
-            if member.strip():
-                foreign.append(member.strip())
+        spec = _public(name, registry)
+        if spec is None:
+            if (text := member.strip()) and is_foreign(name, registry):
+                foreign.append(text)
         elif readable and (value := _typed(spec, rest.partition(";")[0].strip())) is not None:
             ours.setdefault(name, value)
     return Baggage(ours, ",".join(foreign))
+
+
+def is_foreign(name: str, registry: KeyRegistry) -> bool:
+    """Whether the member ``name`` is somebody else's, and nothing of ours under another spelling.
+
+    Such a one is not believed, and not passed on either: a propagator that decodes it would write it out in clear, for
+    a next hop that trusts us.
+    """
+    return _public(name, registry) is None and _public(decoded(name), registry) is None
+
+
+def decoded(name: str) -> str:
+    """``name`` as OpenTelemetry's propagator for Python reads it: a form's field, where W3C has names as they are."""
+    return unquote_plus(name).strip() if "%" in name or "+" in name else name
+
+
+def _public(name: str, registry: KeyRegistry) -> KeySpec | None:
+    spec = _INCOMPLETE if name == INCOMPLETE else registry.get(name)
+    return spec if spec is not None and spec.visibility == "public" else None
 
 
 def members(state: State, registry: KeyRegistry) -> dict[str, str]:
@@ -61,8 +80,7 @@ def members(state: State, registry: KeyRegistry) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for item in state.entries():
-        spec = registry.get(item.name)
-        if item.name == INCOMPLETE or (spec is not None and spec.visibility == "public"):
+        if _public(item.name, registry) is not None:
             found[item.name] = _text(item.value)
     return found
 

@@ -14,8 +14,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from otelctx.context.keys import KeyRegistry
+from otelctx.delta.baggage import is_foreign
 from otelctx.delta.limits import MAX_BAGGAGE_BYTES, MAX_BAGGAGE_MEMBERS
-from otelctx.semconv import INCOMPLETE
 
 __all__ = ["baggage_line", "readable"]
 
@@ -83,9 +83,6 @@ def _foreign(lines: Sequence[str], registry: KeyRegistry) -> list[tuple[str, str
     for member in ",".join(lines).split(","):
         text = member.strip()
         name = text.partition("=")[0].strip()
-        if not text or name == INCOMPLETE:
-            continue
-        spec = registry.get(name)
-        if spec is None or spec.visibility != "public":
+        if text and is_foreign(name, registry):
             found.append((name, text))
     return found

@@ -118,11 +118,14 @@ async def test_contribs_middleware_around_us_has_its_span_joined(world: Any, con
         assert point.attributes["http.route"] == "/items/{item}"
 
 
-async def test_our_keys_do_not_stay_in_the_baggage_that_the_outer_one_has_read(world: Any, contrib: Contrib) -> None:
+@pytest.mark.parametrize("name", ["beside.plan", "%62eside.plan"])
+async def test_our_keys_do_not_stay_in_the_baggage_that_the_outer_one_has_read(
+    world: Any, contrib: Contrib, name: str
+) -> None:
     """The application's next call would pass them on, to anyone, in the name of whoever has sent them."""
     app = App(world)
     theirs = contrib("asgi", "OpenTelemetryMiddleware")(wrap(app.asgi, **world.ours), **world.theirs)
-    await world.request(theirs, headers=[(b"host", b"x"), (b"baggage", b"who=them,beside.plan=free")])
+    await world.request(theirs, headers=[(b"host", b"x"), (b"baggage", f"who=them,{name}=free".encode())])
     assert app.seen == {"who": "them"}
 
 

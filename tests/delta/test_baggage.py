@@ -55,6 +55,13 @@ def test_the_mark_of_incompleteness_is_read_and_never_foreign(registry: KeyRegis
     assert (dict(found.ours), found.foreign) == ({"otelctx.incomplete": True}, "p=1,q=2")
 
 
+@pytest.mark.parametrize("member", ["%74=gold", "t%20=gold", "+t=gold", "%20t+=gold;p=1", "otelctx%2Eincomplete=true"])
+def test_ours_in_another_spelling_are_neither_believed_nor_passed_on(registry: KeyRegistry, member: str) -> None:
+    """Some propagators decode names, and write them out in clear."""
+    found = parse([f"p=1,{member},%71=2,%2574=3"], registry)
+    assert (dict(found.ours), found.foreign) == ({}, "p=1,%71=2,%2574=3")
+
+
 @given(st.lists(st.binary(max_size=100), max_size=4))
 def test_any_bytes_are_survived(lines: list[bytes]) -> None:
     registry = KeyRegistry()

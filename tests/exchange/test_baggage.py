@@ -32,6 +32,7 @@ OURS = {"exchange.line": "gold"}
         ("exchange.line=lead", [], OURS, "exchange.line=gold"),
         (None, [" exchange.line = lead "], {}, None),
         (None, ["otelctx.incomplete=true"], {}, None),
+        (None, ["exchange%2Eline=lead,a%2E=1"], OURS, "a%2E=1,exchange.line=gold"),
         ("", [",, ,"], {}, None),
     ],
 )
