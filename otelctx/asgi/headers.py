@@ -16,7 +16,7 @@ from otelctx.exchange import w3c
 from otelctx.exchange.baggage import readable
 from otelctx.semconv import HEADER
 
-__all__ = ["Inbound", "extract", "read"]
+__all__ = ["Inbound", "extract"]
 
 # Ours are hop-by-hop: the propagator and the application never see them.
 _OURS: Final = HEADER.encode()
@@ -34,29 +34,33 @@ _MAX_NAMES: Final = 1024  # bytes of all names of a request
 
 
 class Inbound:
-    """``get`` gives the first line of a name, which is in lower case. ``ours``: some ``otelctx*`` line came."""
+    """A request's headers. ``first`` has the first line of each name, in lower case, and ``get`` looks there; ``ours``:
+    some ``otelctx*`` line came.
+    """
 
-    __slots__ = ("_first", "_repeated", "get", "ours", "raw")
+    __slots__ = ("_repeated", "first", "get", "ours", "raw")
 
-    def __init__(
-        self, raw: Headers, first: dict[bytes, bytes], repeated: Mapping[bytes, list[bytes]], ours: bool
-    ) -> None:
+    def __init__(self, raw: Headers) -> None:
+        """Looks through ``raw`` once."""
         self.raw = raw
-        self._first = first
-        self._repeated = repeated
+        first = dict(raw)
+        if len(first) == len(raw) and _usual.issuperset(first):
+            self._repeated, self.ours = _NONE, False
+        else:
+            first, self._repeated, self.ours = _read(raw, first)
+        self.first: dict[bytes, bytes] = first
         self.get = first.get
-        self.ours = ours
 
     def lines(self, name: bytes) -> list[bytes]:
         found = self._repeated.get(name)
         if found is not None:
             return found
-        value = self._first.get(name)
+        value = self.first.get(name)
         return [] if value is None else [value]
 
     def joined(self, name: bytes) -> str | None:
         """All lines of a list-valued field as one, as RFC 9110 has it."""
-        if name not in self._first:
+        if name not in self.first:
             return None
         return b",".join(self.lines(name)).decode("latin-1")
 
@@ -64,30 +68,27 @@ class Inbound:
         """What the propagator shall see of the baggage."""
         self._repeated = {name: lines for name, lines in self._repeated.items() if name != _BAGGAGE}
         if not value:
-            self._first.pop(_BAGGAGE, None)
+            self.first.pop(_BAGGAGE, None)
         else:
-            self._first[_BAGGAGE] = value.encode("latin-1", "replace")
+            self.first[_BAGGAGE] = value.encode("latin-1", "replace")
 
     def names(self) -> list[bytes]:
-        return [name for name in self._first if not name.startswith(_OURS)]
+        return [name for name in self.first if not name.startswith(_OURS)]
 
     def rest(self) -> Headers:
         """The headers without ours."""
         return [line for line in self.raw if not line[0].lower().startswith(_OURS)]
 
 
-def read(raw: Headers) -> Inbound:
-    """Look through ``raw`` once."""
-    first = dict(raw)
+def _read(raw: Headers, first: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], Mapping[bytes, list[bytes]], bool]:
+    """``first``, ``repeated`` and ``ours`` of headers that are not just the usual ones; ``first`` is a dict of them."""
     if len(first) == len(raw):
-        if _usual.issuperset(first):
-            return Inbound(raw, first, _NONE, False)
         names = b"\n".join(first)
         if names.islower():
             ours = _OURS in names and any(name.startswith(_OURS) for name in first)
             if not ours and len(names) <= _MAX_NAMES and len(_usual) < _MAX_USUAL:
                 _usual.update(first)
-            return Inbound(raw, first, _NONE, ours)
+            return first, _NONE, ours
     # Names that repeat, or a server that doesn't lower them.
     first = {}
     repeated: dict[bytes, list[bytes]] = {}
@@ -100,7 +101,7 @@ def read(raw: Headers) -> Inbound:
     if _TRACEPARENT in repeated:
         # Two parents contradict each other, and none is believed: the trace begins anew, as W3C's test suite has it.
         del repeated[_TRACEPARENT], first[_TRACEPARENT]
-    return Inbound(raw, first, repeated, any(name.startswith(_OURS) for name in first))
+    return first, repeated, any(name.startswith(_OURS) for name in first)
 
 
 class _Getter(Getter[Inbound]):
@@ -124,7 +125,7 @@ _GETTER: Final = _Getter()
 
 def extract(inbound: Inbound) -> Context:
     """What the global propagator makes of it, from an empty Context. Never raises."""
-    known, first = w3c.known(), inbound._first
+    known, first = w3c.known(), inbound.first
     if known.is_w3c and _BAGGAGE not in first and _TRACESTATE not in first:
         parent = first.get(_TRACEPARENT)
         context = Context() if parent is None else w3c.parse(parent)

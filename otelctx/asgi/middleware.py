@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from otelctx.asgi.entry import enter
+from otelctx.asgi.entry import Entry
 from otelctx.asgi.http import HttpRequest
 from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
@@ -114,7 +114,7 @@ class ContextMiddleware:
             scope.setdefault(_FASTAPI, None)
             scope[STARLETTE] = True
         node = self._node or default_node()
-        entry = enter(settings, node, scope)
+        entry = Entry(settings, node, scope)
         if node.shared is not None:
             await entry.settle()
         scope[EXCHANGE] = entry.exchange

@@ -90,10 +90,10 @@ def open(
     return ServerExchange(node, received, _scope(received), address, vouched, foreign, now)
 
 
-def plain(node: Node, client: str | None, forwarded: str | None, now: float) -> ServerExchange:
+def plain(node: Node, client: str | None, forwarded: str | None) -> ServerExchange:
     """:func:`open` for a request that has neither a frame nor baggage, as almost all have that are not between us."""
-    address, trusted = node.client(client, forwarded)
-    return ServerExchange(node, None, Scope(), address, trusted, None, now)
+    address, trusted = node.era.clients.get((client, forwarded)) or node.client(client, forwarded)
+    return ServerExchange(node, None, Scope(), address, trusted, None, 0.0)  # nothing of it depends on the time
 
 
 def _scope(received: Received) -> Scope:
@@ -313,9 +313,9 @@ class ServerExchange:
             return
         self._closed = True
         self.scope.end()
-        if self.scope.silent:
-            return
         received = self._received
+        if received is None or self.scope.silent:
+            return
         key = _session(received) if isinstance(received, Accepted) else None
         if key is not None:
             window = self.scope.window

@@ -172,7 +172,7 @@ def test_a_propagator_may_read_more_headers_than_it_names(monkeypatch: pytest.Mo
             return otel_context.set_value("found", (found, getter.get(carrier, "X-Absent")), context)
 
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Curious())
-    inbound = headers.read(
+    inbound = headers.Inbound(
         [(b"traceparent", b"x"), (b"X-Two", b"1"), (b"x-two", b"\xff"), (b"otelctx", b":AA==:"), (b"otelctx-ack", b"")]
     )
     context = headers.extract(inbound)
@@ -201,7 +201,7 @@ _hex = st.text("0123456789abcdef", min_size=1, max_size=33)
 @example(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03")
 def test_our_own_reading_of_traceparent_is_the_propagators(value: bytes) -> None:
     """The short cut gives what the standard propagator gives, but for a trailing newline, which no header can have."""
-    inbound = headers.read([(b"traceparent", value)])
+    inbound = headers.Inbound([(b"traceparent", value)])
     ours = trace.get_current_span(headers.extract(inbound)).get_span_context()
     text = value.decode("latin-1")
     theirs = trace.get_current_span(
