@@ -38,7 +38,8 @@ def work(options: Options, settings: Settings, listener: socket.socket) -> None:
     """Load the model and serve it on ``listener`` until a signal comes.
 
     Raises:
-        EngineFailed: the device is lost. What was in flight has its answer, and only a new process can serve again.
+        EngineFailed: the engine is broken, or its device lost. What was in flight has its answer, and only a new
+            process can serve again.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     say = Say(options.as_json)
@@ -47,8 +48,9 @@ def work(options: Options, settings: Settings, listener: socket.socket) -> None:
     try:
         with keys_on_hangup():
             _Server(_config(options, engine), _url(options.host, listener), engine, say).run(sockets=[listener])
-        if engine.poisoned is not None:
-            raise EngineFailed(f"the device is lost to this process, which has to be started anew: {engine.poisoned}")
+        if engine.broken is not None:
+            what = "the engine is broken" if engine.poisoned is None else "the device is lost to this process"
+            raise EngineFailed(f"{what}, so that another has to be started: {engine.broken}")
     finally:
         handle.shutdown(timeout=_SHUTDOWN)
         LEAVING.quick = True
@@ -108,7 +110,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         # What is in flight has been told; for what comes next there must be another process.
-        return await super().on_tick(counter) or self._engine.poisoned is not None
+        return await super().on_tick(counter) or self._engine.broken is not None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Final
 
 from otelctx.context.state import Window
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 _OVERDUE: Final = "the turn made no progress, or was not read, for so long that it lost its session; nothing is kept"
 
 
-class RunningTurn(AsyncGenerator[Chunk, None]):
-    """One turn; also the iterator of its chunks."""
+class RunningTurn:
+    """One turn. Its reader has it by a :class:`~otelctx.inference.handle.TurnHandle`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
         self._read = False  # the reader wants no more, or there is no more for it
         self._error: OtelctxError | None = None  # what the answer was cut with
         self._channel = Channel()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._admission: asyncio.Future[Admission] = loop.create_future()
         self._settled: asyncio.Future[None] = loop.create_future()
         if lease is not None:
@@ -86,19 +86,24 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
     def window(self) -> Window:
         return self._report.window
 
-    def chunks(self) -> AsyncGenerator[Chunk, None]:
-        return self
-
     async def aclose(self) -> None:
+        self._leave()
+        await asyncio.shield(self._settled)
+
+    def abandon(self) -> None:
+        """Nobody can read the turn any more: take it back, unless its reader has had all of it. From any thread."""
+        if not self._settling:
+            with suppress(RuntimeError):  # the loop is closed, and with it all that the engine does
+                self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
         self._read = True
         self._end(keep=False)
         # Another task may be waiting for the next chunk.
         self._channel.fail(StopAsyncIteration())
-        await asyncio.shield(self._settled)
 
-    # the iterator
-
-    async def asend(self, value: None) -> Chunk:
+    async def next(self) -> Chunk:
+        """The next chunk. Raises ``StopAsyncIteration`` after the last."""
         if self._read:
             await asyncio.shield(self._settled)
             raise StopAsyncIteration
@@ -112,15 +117,6 @@ class RunningTurn(AsyncGenerator[Chunk, None]):
             self._report.answered(chunk.result)
             self._end(keep=True)
         return chunk
-
-    async def athrow(
-        self,
-        kind: type[BaseException] | BaseException,
-        value: BaseException | object = None,
-        trace: TracebackType | None = None,
-    ) -> Chunk:
-        await self.aclose()
-        raise kind if isinstance(kind, BaseException) else kind()
 
     def cut(self, error: OtelctxError) -> None:
         """End the answer where it is: the reader gets ``error``, the turn is taken back. Nothing happens to a turn

@@ -43,9 +43,10 @@ class EngineThread:
         self._ended = Event()
         self._worker: Worker | None = None
         self._thread = Thread(target=self._run, name=name, daemon=True)
-        self.failed = False
+        self.broken: str | None = None
+        """Why it can't be relied on any more: something went wrong that was no single request's."""
         self.poisoned: str | None = None
-        """Why only a new process can serve again."""
+        """The same, where the device is lost to the whole process."""
 
     @property
     def alive(self) -> bool:
@@ -95,17 +96,22 @@ class EngineThread:
             self._guarded(call)
 
     def _guarded(self, call: Call) -> None:
-        """What comes out here is no single request's: those in flight fail, and no more are taken."""
+        """What comes out here is no single request's: those in flight fail, and no more are taken. The thread goes on,
+        an exit included: readers still wait for it to settle their turns."""
         try:
             call()
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the engine failed; requests in flight fail and no more are taken")
-            self.failed = True
+            reason = str(error).partition("\n")[0]
             if kind_of(error) == "poisoned":
-                self.poisoned = str(error).partition("\n")[0]
+                self.poisoned = reason
+            self.broken = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
             # Its frames hold the failed step's tensors.
             error.__traceback__ = None
-            self._running().fail_all()
+            try:
+                self._running().fail_all()
+            except Exception:
+                _log.exception("the requests in flight could not all be told")
 
     def _flush(self) -> None:
         if not self._reports:

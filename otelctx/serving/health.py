@@ -1,4 +1,8 @@
-"""``/healthz``: the process answers. ``/readyz``: it can take a turn."""
+"""``/healthz``: the process answers, and is not one that only a new one can replace. ``/readyz``: it can take a turn.
+
+So a supervisor that starts processes anew by their ``/healthz`` does that when it helps, and never while an engine
+loads or drains.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ class Health:
         self._engine = engine
 
     async def alive(self, request: Request) -> Response:
-        return reply({"status": "ok"})
+        if self._engine.broken is None:
+            return reply({"status": "ok"})
+        # Why stands in the log: it is none of a stranger's business.
+        return reply({"status": "broken", "model": self._engine.name}, 503)
 
     async def ready(self, request: Request) -> Response:
         if self._engine.ready:

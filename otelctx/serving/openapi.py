@@ -106,7 +106,9 @@ def _operation(operation: Operation) -> Json:
         },
     }
     if operation.unready is not None:
-        found["responses"]["503"] = _response("Not ready.", {"application/json": {"schema": ref(operation.unready)}})
+        found["responses"]["503"] = _response(
+            "Not healthy, or not ready.", {"application/json": {"schema": ref(operation.unready)}}
+        )
     given = {parameter["name"] for parameter in operation.parameters}
     named = [_path_parameter(name) for name in _PARAMETER.findall(operation.path) if name not in given]
     if parameters := [*named, *operation.parameters]:

@@ -62,7 +62,10 @@ def _table(engine: Engine, limits: body.Limits) -> list[tuple[Operation, Any]]:
             models.one,
         ),
         *session_routes.table(Sessions(engine, limits)),
-        (Operation("alive", "GET", "/healthz", "The process answers", "Health"), state.alive),
+        (
+            Operation("alive", "GET", "/healthz", "The process need not be started anew", "Health", unready="Health"),
+            state.alive,
+        ),
         (
             Operation("ready", "GET", "/readyz", "It can take a turn", "Health", unready="Health"),
             state.ready,

@@ -164,6 +164,8 @@ _ANSWERS: Final[Mapping[str, Json]] = {
     "Model": _MODEL,
     "Models": _object({"object": {"const": "list"}, "data": {"type": "array", "items": ref("Model")}}),
     **session_schemas.SCHEMAS,
-    "Health": _object({"status": {"enum": ["ok", "ready", "not ready"]}, "model": _STRING}, optional=("model",)),
+    "Health": _object(
+        {"status": {"enum": ["ok", "broken", "ready", "not ready"]}, "model": _STRING}, optional=("model",)
+    ),
     "Document": {"type": "object", "description": "This document."},
 }

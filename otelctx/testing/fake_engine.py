@@ -66,6 +66,7 @@ class FakeEngine:
         self.sleep: Callable[[float], Awaitable[object]] = asyncio.sleep if clock is None else clock.sleep
         self.gate = gate
         self.ready = False
+        self.broken: str | None = None
         self.active = 0
         self.begun = asyncio.Event()
         self.turns: list[TurnRequest] = []

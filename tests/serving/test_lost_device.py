@@ -1,4 +1,4 @@
-"""A worker whose device is lost answers what is in flight, says why, and ends for its supervisor to start another."""
+"""A worker of no more use answers what is in flight, says why, and ends for its supervisor to start another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-# A real worker, whose twenty-first forward loses the device.
+# A real worker, all of whose forwards fail after the twentieth.
 WORKER = """
 import sys, torch
 from otelctx.inference import runner
@@ -17,7 +17,7 @@ step, calls = runner.Runner.step, []
 def lost(self, work):
     calls.append(work)
     if len(calls) > 20:
-        raise torch.AcceleratorError("CUDA error: device-side assert triggered\\nCUDA kernel errors might be …")
+        raise {error}
     return step(self, work)
 runner.Runner.step = lost
 sys.argv = ["otelctx", "serve", sys.argv[1], "--port", "0", "--window", "128", "--name", "tiny", "--drain", "5"]
@@ -26,9 +26,22 @@ main()
 """
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_worker_without_its_device_ends_and_says_why(tiny_model: Path, stream: bool) -> None:
-    command = [sys.executable, "-c", WORKER, str(tiny_model)]
+LOST = 'torch.AcceleratorError("CUDA error: device-side assert triggered\\nCUDA kernel errors might be …")'
+BROKEN = 'ValueError("every shape is wrong")'
+
+
+@pytest.mark.parametrize(
+    ("error", "stream", "words"),
+    [
+        (LOST, False, ("the device is lost", "device-side assert triggered")),
+        (LOST, True, ("the device is lost", "device-side assert triggered")),
+        (BROKEN, False, ("the engine is broken", "every shape is wrong")),
+    ],
+)
+def test_a_worker_that_is_of_no_use_any_more_ends_and_says_why(
+    tiny_model: Path, error: str, stream: bool, words: tuple[str, str]
+) -> None:
+    command = [sys.executable, "-c", WORKER.replace("{error}", error), str(tiny_model)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -46,7 +59,7 @@ def test_a_worker_without_its_device_ends_and_says_why(tiny_model: Path, stream:
             assert "[DONE]" not in answer.text
             assert process.wait(60) == 1
             (said,) = [line for line in process.stderr if line.startswith("otelctx: ")]
-            assert "EngineFailed: the device is lost" in said
-            assert "device-side assert triggered" in said
+            assert f"EngineFailed: {words[0]}" in said
+            assert words[1] in said
         finally:
             process.kill()

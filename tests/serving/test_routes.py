@@ -79,6 +79,15 @@ async def test_health_is_of_the_process_and_readiness_of_the_engine(direct: Any)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
+async def test_a_process_is_unhealthy_only_when_no_other_thing_helps_than_a_new_one(direct: Any) -> None:
+    engine = FakeEngine()
+    async with direct(engine) as client:
+        engine.ready, engine.broken = False, "ValueError: where it was"
+        alive, ready = [await client.get(path) for path in ("/healthz", "/readyz")]
+        assert (alive.status_code, ready.status_code) == (503, 503)
+        assert alive.json() == {"status": "broken", "model": "fake"}, "strangers are not told why"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "word"),
     [

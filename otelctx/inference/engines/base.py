@@ -68,6 +68,11 @@ class Engine(Protocol):
     def ready(self) -> bool:
         """Whether it takes turns."""
 
+    @property
+    def broken(self) -> str | None:
+        """Why it will take none again, so that another process has to. ``None`` while that is not so: an engine that
+        has not been started yet, or was closed, is not broken."""
+
     async def start(self) -> None:
         """Begin to serve, on the running event loop. Idempotent; the first turn does it too."""
 

@@ -22,6 +22,7 @@ from otelctx.inference.engines.base import EngineStats
 from otelctx.inference.facts import eos_ids as eos_ids_of
 from otelctx.inference.facts import positions
 from otelctx.inference.guard import Guard
+from otelctx.inference.handle import TurnHandle
 from otelctx.inference.job import Job
 from otelctx.inference.ladder import Ladder
 from otelctx.inference.overflow import Mode
@@ -146,7 +147,11 @@ class TransformersEngine:
     @property
     def ready(self) -> bool:
         thread = self._thread
-        return not self._closed and thread is not None and thread.alive and not thread.failed
+        return not self._closed and thread is not None and thread.alive and thread.broken is None
+
+    @property
+    def broken(self) -> str | None:
+        return None if self._thread is None else self._thread.broken
 
     @property
     def poisoned(self) -> str | None:
@@ -218,7 +223,7 @@ class TransformersEngine:
 
     # turns
 
-    async def admit(self, request: TurnRequest) -> RunningTurn:
+    async def admit(self, request: TurnRequest) -> TurnHandle:
         if not self._closed:
             await self.start()
         report = TurnReport(
@@ -236,7 +241,7 @@ class TransformersEngine:
         try:
             self._running()
             self._ladder.arrived(request, report)
-            return await self._admit(request, report)
+            return TurnHandle(await self._admit(request, report))
         except BaseException as error:
             report.refused(error)
             raise

@@ -128,7 +128,7 @@ class Scene:
         assert (stats.rows_busy, stats.leases, stats.queued, stats.active) == (0, 0, 0, 0)
         assert (engine._turns, engine._arriving, engine._store._waiters) == ({}, 0, {})
         assert core is not None
-        assert (core._jobs, core._promised, engine._thread and engine._thread.failed) == ({}, 0, False)
+        assert (core._jobs, core._promised, engine._thread and engine._thread.broken) == ({}, 0, None)
 
 
 Victim = Callable[[Scene, "str | None"], Coroutine[Any, Any, Any]]

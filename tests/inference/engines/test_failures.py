@@ -240,6 +240,7 @@ async def test_an_engine_that_went_wrong_says_so_and_takes_no_more(
     with pytest.raises(Overloaded):
         await ask(engine, "more")
     assert (await engine.session_state("s")) | {"idle_seconds": 0} == state | {"idle_seconds": 0}
+    assert str(error).partition("\n")[0] in engine.broken
     if poisoned is None:
         assert engine.poisoned is None
     else:
