@@ -18,9 +18,10 @@ from otelctx.auto.patches import Patches
 from otelctx.errors import ConfigError
 from otelctx.exchange.node import default_node
 from otelctx.sdk.configure import configure
+from otelctx.sdk.logs import keep_printing
 from otelctx.settings import Settings
 
-__all__ = ["OtelctxInstrumentor"]
+__all__ = ["OtelctxInstrumentor", "after_all"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class OtelctxInstrumentor(BaseInstrumentor):
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
+        keep_printing()  # what is wrong here is to be seen, also if no collector is there to see it
         try:
             excluded = Settings.load().excluded
             default_node()
@@ -55,3 +57,9 @@ class OtelctxInstrumentor(BaseInstrumentor):
     def _uninstrument(self, **kwargs: Any) -> None:
         if self._patches is not None:
             self._patches.stop()
+
+
+def after_all() -> None:
+    """Called by ``opentelemetry-instrument`` after all instrumentors: that of logging may have come after ours."""
+    if OtelctxInstrumentor().is_instrumented_by_opentelemetry:
+        keep_printing()

@@ -6,7 +6,7 @@ import logging
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 
-__all__ = ["export_logging"]
+__all__ = ["export_logging", "keep_printing"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +29,15 @@ def export_logging(level: int | str | None = None) -> None:
     for handler in filter(_is_exporter, root.handlers):
         if level is not None:
             handler.setLevel(level)
+    keep_printing()
+
+
+def keep_printing() -> None:
+    """What Python prints where nobody has configured logging, it prints beside any exporting handler as well.
+
+    May be called any number of times, for handlers that have come since.
+    """
+    for handler in filter(_is_exporter, logging.getLogger().handlers):
         handler.addFilter(_wanted)
 
 

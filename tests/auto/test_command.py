@@ -158,3 +158,24 @@ def test_with_and_without_contribs_instrumentors_it_is_the_same(
         ask(url)
     spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3, 30)
     assert kinds(spans) == [("CLIENT", "GET"), ("SERVER", "GET /items/{item}"), ("SERVER", "GET /upstream")]
+
+
+def test_what_is_wrong_and_what_the_application_says_are_still_printed() -> None:
+    """An exporting handler on the root logger, as contrib's logging has one, takes Python's own away: a warning would
+    be seen by nobody if there is no collector.
+    """
+    code = "import logging; logging.getLogger('app').warning('the application speaks'); logging.shutdown()"
+    environment = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS")}
+    environment |= {"OTEL_LOGS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+
+    def printed(**more: str) -> list[str]:
+        command = [str(BIN / "opentelemetry-instrument"), sys.executable, "-c", code]
+        done = subprocess.run(
+            command, env={**os.environ, **environment, **more}, capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stderr.splitlines()
+
+    lines = printed(OTELCTX_KEYS="nonsense")
+    assert lines[0].startswith("otelctx does nothing in this process: key 1 of OTELCTX_KEYS")
+    assert lines.count("the application speaks") == 1
+    assert printed(OTELCTX_KEYS=KEYS).count("the application speaks") == 1

@@ -45,7 +45,7 @@ def test_it_is_an_instrumentor_and_neither_a_distro_nor_a_configurator() -> None
     def ours(group: str) -> list[str]:
         return [e.name for e in entry_points(group=group) if e.value.startswith("otelctx.")]
 
-    assert ours("opentelemetry_instrumentor") == ["otelctx"]
+    assert ours("opentelemetry_instrumentor") == ours("opentelemetry_post_instrument") == ["otelctx"]
     assert ours("opentelemetry_distro") == ours("opentelemetry_configurator") == []
 
 
@@ -99,6 +99,41 @@ def test_a_wrong_setting_is_one_error_and_the_application_runs_without(
     assert line.startswith("otelctx does nothing in this process")
     assert next(iter(wrong)) in line
     assert "nonsense" not in line, "keys are not for logs"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_errors_are_printed_beside_a_handler_that_exports_before_us_or_after(
+    run: Callable[..., tuple[str, str]], first: bool
+) -> None:
+    handler = """
+    import logging
+    from opentelemetry.instrumentation.logging import LoggingInstrumentor
+    LoggingInstrumentor().instrument()
+    if not logging.getLogger().handlers:  # older ones leave it to the SDK
+        Handler = type("Handler", (logging.NullHandler,), {"__module__": "opentelemetry.sdk._logs"})
+        logging.getLogger().addHandler(Handler())
+    """
+    rest = """
+    from otelctx.auto.instrumentor import after_all
+    after_all()
+    logging.getLogger("app").warning("seen")
+    """
+    _, error = run((handler + START if first else START + handler) + rest, OTELCTX_KEYS="nonsense")
+    told, seen = error.splitlines()
+    assert told.startswith("otelctx does nothing in this process")
+    assert seen == "seen"
+
+
+def test_where_it_is_left_out_nothing_is_changed_in_logging(run: Callable[..., tuple[str, str]]) -> None:
+    code = """
+    import logging
+    Handler = type("Handler", (logging.NullHandler,), {"__module__": "opentelemetry.sdk._logs"})
+    logging.getLogger().addHandler(Handler())
+    from otelctx.auto.instrumentor import after_all
+    after_all()
+    print(logging.getLogger().handlers[0].filters)
+    """
+    assert run(code)[0] == "[]"
 
 
 def test_django_gets_the_middleware_that_names_its_routes(run: Callable[..., tuple[str, str]]) -> None:

@@ -139,6 +139,14 @@ def test_doctor_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     assert "lacks fastapi" in found.detail
 
 
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_without_its_extra_the_command_says_so_in_one_line(module: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from otelctx.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "doctor"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"otelctx: {module} is not installed: pip install 'otelctx[cli]'\n"
+
+
 def _finding(what: str) -> Any:
     (found,) = (f for f in doctor.findings() if f.what == what)
     return found
