@@ -8,13 +8,21 @@ from typing import Final
 
 from otelctx.asgi.types import Headers, Message, Receive, Scope, Send
 from otelctx.errors import OtelctxError
+from otelctx.exchange.server import ServerExchange
 
-__all__ = ["drained", "error_answer", "respond"]
+__all__ = ["Answer", "answer_to", "error_answer", "refuse", "respond"]
+
+Answer = tuple[int, Headers, bytes]
 
 _MAX_DRAIN: Final = 65536  # bytes; what a client may resend, which is what it sends compact frames with
 
 
-def error_answer(error: OtelctxError) -> tuple[int, Headers, bytes]:
+def answer_to(error: BaseException) -> Answer | None:
+    """The answer to ``error`` if it is one of ours whose class has a status; ``None`` for any other one."""
+    return error_answer(error) if isinstance(error, OtelctxError) and error.status is not None else None
+
+
+def error_answer(error: OtelctxError) -> Answer:
     """Status, headers and body for an error whose class has a status."""
     body = json.dumps(error.body(), ensure_ascii=True, default=str).encode()
     headers = [(n.lower().encode("latin-1"), v.encode("latin-1", "replace")) for n, v in error.headers()]
@@ -30,7 +38,17 @@ async def respond(send: Send, status: int, headers: Sequence[tuple[bytes, bytes]
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def drained(scope: Scope, receive: Receive) -> bool:
+async def refuse(scope: Scope, receive: Receive, send: Send, exchange: ServerExchange) -> None:
+    """Answer in the application's stead that the request's frame is not understood."""
+    status, headers, body = exchange.refusal()
+    lines = list(headers)
+    read = await _drained(scope, receive)
+    if not read and scope.get("http_version", "1.1").startswith("1"):
+        lines.append((b"connection", b"close"))
+    await respond(send, status, lines, body)
+
+
+async def _drained(scope: Scope, receive: Receive) -> bool:
     """Read the request's body if it is small. ``False``: an HTTP/1 connection must be closed.
 
     A server that answers with a body unread on a connection that it keeps open makes the client fail; and Hypercorn

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound
+from otelctx.context.scope import Scope as ContextScope
 from otelctx.telemetry import sanitize
-from otelctx.telemetry.http import protocol_version, scheme_name
+from otelctx.telemetry.http import METHODS, method_names, protocol_version, scheme_name
 
-__all__ = ["start_attributes"]
+__all__ = ["Kind", "kind_of", "session_attributes", "start_attributes"]
 
 OTHER: Final = "_OTHER"
 _MAX_AGENT: Final = 256
@@ -31,17 +32,26 @@ def _authority(authority: bytes, scheme: str) -> tuple[str, int | None]:
     return sanitize.text(address.strip("[]"), 255), None if number == default else number
 
 
+class Kind(NamedTuple):
+    """What the requests of one client to one host share: the names by which they are counted, ``name`` being the first
+    word of the span's, and ``attributes`` and ``point`` with which span and histogram point begin. Never to be changed.
+    """
+
+    method: str
+    name: str
+    scheme: str
+    attributes: dict[str, str | int]
+    point: dict[str, str]
+
+
 @lru_cache(maxsize=512)
-def _common(
-    method: str, scheme: str, version: str | None, host: bytes | None, agent: bytes | None
-) -> dict[str, str | int]:
-    """What the requests of one client to one host share; of few clients or many, it is bounded. Never to be changed."""
-    attributes: dict[str, str | int] = {
-        semconv.HTTP_REQUEST_METHOD: method,
-        semconv.URL_SCHEME: scheme_name(scheme),
-    }
-    if known := protocol_version(version):
-        attributes[semconv.NETWORK_PROTOCOL_VERSION] = known
+def _kind(method: str, scheme: str, version: str | None, host: bytes | None, agent: bytes | None) -> Kind:
+    """Of few clients or many, it is bounded."""
+    known, name = method_names(method)
+    point = {semconv.HTTP_REQUEST_METHOD: known, semconv.URL_SCHEME: scheme_name(scheme)}
+    if number := protocol_version(version):
+        point[semconv.NETWORK_PROTOCOL_VERSION] = number
+    attributes: dict[str, str | int] = {**point}
     if host is not None:
         address, port = _authority(host, scheme)
         attributes[semconv.SERVER_ADDRESS] = address
@@ -49,24 +59,30 @@ def _common(
             attributes[semconv.SERVER_PORT] = port
     if agent is not None:
         attributes[semconv.USER_AGENT] = sanitize.text(agent, _MAX_AGENT)
-    return attributes
+    return Kind(known, name, scheme_name(scheme), attributes, point)
 
 
-def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, client: str | None) -> dict[str, Any]:
-    """What is known when a request arrives, and so what a sampler can see.
-
-    ``client`` is the address behind trusted proxies, if one was resolved.
-    """
+def kind_of(scope: Mapping[str, Any], inbound: Inbound) -> Kind:
+    """The :class:`Kind` of a request; a websocket's is that of its GET."""
+    method = scope.get("method", "GET")
     host, agent = inbound.get(b"host"), inbound.get(b"user-agent")
-    attributes = _common(
-        method,
+    return _kind(
+        method if method in METHODS else OTHER,
         scope.get("scheme", "http"),
         scope.get("http_version"),
         None if host is None else host[:_MAX_HOST],
         None if agent is None else agent[: _MAX_AGENT + 1],
-    ).copy()
+    )
+
+
+def start_attributes(kind: Kind, scope: Mapping[str, Any], client: str | None) -> dict[str, Any]:
+    """What is known when a request of this ``kind`` arrives, and so what a sampler can see.
+
+    ``client`` is the address behind trusted proxies, if one was resolved.
+    """
+    attributes: dict[str, Any] = kind.attributes.copy()
     attributes[semconv.URL_PATH] = sanitize.path(scope.get("path", ""))
-    if method == OTHER:
+    if kind.method == OTHER:
         attributes[semconv.HTTP_REQUEST_METHOD_ORIGINAL] = sanitize.text(scope.get("method", ""), 64)
     if query := scope.get("query_string"):
         attributes[semconv.URL_QUERY] = sanitize.query(query)
@@ -85,3 +101,9 @@ def start_attributes(scope: Mapping[str, Any], inbound: Inbound, method: str, cl
     if client is not None:
         attributes[semconv.CLIENT_ADDRESS] = sanitize.text(client, _MAX_ADDRESS)
     return attributes
+
+
+def session_attributes(scope: ContextScope) -> dict[str, Any]:
+    """``session.id``, as it is now."""
+    session_id = scope.state.session_id
+    return {} if session_id is None else {semconv.SESSION_ID_ATTRIBUTE: session_id}

@@ -13,6 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Link, Span
 
 import otelctx.semconv as semconv
+from otelctx.asgi.attributes import session_attributes
 from otelctx.asgi.headers import Inbound, extract
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Scope
@@ -43,7 +44,10 @@ class Entry:
 
     def __init__(self, options: Options, node: Node, scope: Scope) -> None:
         """Reads the request's headers, takes ours out of ``scope``, and decides what to believe."""
-        self.inbound = inbound = Inbound(scope["headers"])
+        raw = scope["headers"]
+        if type(raw) is not list:  # ASGI has any iterable, also one that is good for a single look
+            raw = scope["headers"] = list(raw)
+        self.inbound = inbound = Inbound(raw)
         peer = scope.get("client")
         client = peer[0] if peer else None
         forwarded = inbound.joined(_FORWARDED) if _FORWARDED in inbound.first else None
@@ -56,19 +60,22 @@ class Entry:
         self.binding = Binding(self.scope)
         self.client = self.exchange.client
         self.links: Sequence[Link] | None = None
-        if not self.exchange.trusted and (options.untrusted_trace or node.settings.untrusted_trace) == "link":
-            self._unlink(options)
+        if not (self.exchange.trusted or options.join) and (
+            (options.untrusted_trace or node.settings.untrusted_trace) == "link"
+        ):
+            self._unlink()
 
-    def _unlink(self, options: Options) -> None:
+    def _unlink(self) -> None:
         """Begin a new trace, with a link to the one that came."""
         remote = trace.get_current_span(self.context).get_span_context()
-        if remote.is_valid and not options.join:
+        if remote.is_valid:
             self.links = [Link(remote)]
             self.context = trace.set_span_in_context(INVALID_SPAN, self.context)
 
     @property
-    def refused(self) -> bool:
-        return self.exchange.outcome == "refuse"
+    def told(self) -> bool:
+        """Whether the caller has told anything of a context."""
+        return self.exchange.outcome != "none" or self.scope.source != "none"
 
     async def settle(self) -> None:
         """Let the shared tier have its say, before anything is told of the request."""
@@ -82,25 +89,18 @@ class Entry:
             return Context({**self.context, BINDING_KEY: self.binding})
         return Context({**self.context, SPAN_KEY: span, SERVER_SPAN: span, BINDING_KEY: self.binding})
 
-    def session(self) -> dict[str, Any]:
-        """``session.id``, as it is now."""
-        session_id = self.scope.state.session_id
-        return {} if session_id is None else {semconv.SESSION_ID_ATTRIBUTE: session_id}
-
     def describe(self, attributes: dict[str, Any]) -> None:
         """Add what the SERVER span says of the context that came in."""
         exchange = self.exchange
         scope = self.scope
-        if exchange.outcome == "none" and scope.source == "none":
-            return
-        attributes.update(self.session())
+        attributes.update(session_attributes(scope))
         if scope.source != "none":
             attributes[semconv.CONTEXT_SOURCE] = scope.source
         if scope.incomplete:
             attributes[semconv.CONTEXT_INCOMPLETE] = True
         if (kind := exchange.kind) is not None:
             attributes[semconv.FRAME_KIND] = kind
-        if self.refused:
+        if exchange.outcome == "refuse":
             attributes[semconv.RESYNC] = True
 
     def report(self, options: Options, span: Span | None, context: Context) -> None:

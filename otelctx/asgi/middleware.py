@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
+from otelctx.asgi.answer import respond
 from otelctx.asgi.entry import Entry
-from otelctx.asgi.http import HttpRequest
+from otelctx.asgi.http import HttpRequest, begin
 from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
 from otelctx.asgi.others import CONTRIB, STARLETTE, arrange, other_instrumentor, outside
+from otelctx.asgi.quiet import Quiet
 from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
 from otelctx.context.current import attach_bound, detach
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 # The request's ServerExchange, for layers further in; also how a middleware knows that it is inside another.
 EXCHANGE: Final = "otelctx.exchange"
 _FASTAPI: Final = "fastapi.telemetry"  # FastAPI traces by itself unless this is in the scope
-_HANDLERS: Final[dict[str, type[HttpRequest] | type[WebSocket]]] = {"http": HttpRequest, "websocket": WebSocket}
+_HANDLERS: Final[dict[str, Callable[..., HttpRequest | Quiet | WebSocket]]] = {"http": begin, "websocket": WebSocket}
 
 
 class ContextMiddleware:
@@ -117,15 +119,27 @@ class ContextMiddleware:
         entry = Entry(settings, node, scope)
         if node.shared is not None:
             await entry.settle()
-        scope[EXCHANGE] = entry.exchange
+        scope[EXCHANGE] = exchange = entry.exchange
         request = handler(settings, scope, receive, send, entry, _recorder(settings, scope))
         # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
         tokens = attach_bound(request.context, entry.binding)
         try:
-            await request.run(self.app)
+            if exchange.outcome != "none":
+                entry.report(settings, request.span, request.context)
+            try:
+                if exchange.outcome == "refuse":
+                    await request.refuse()
+                else:
+                    await self.app(scope, request.receive, request.send)
+            except BaseException as error:
+                if (answer := request.failed(error)) is None:
+                    raise
+                await respond(request.send, *answer)
+            finally:
+                request.close()
         finally:
             detach(tokens)
-            entry.exchange.close()
+            exchange.close()
             if entry.scope.mistyped:
                 instruments(settings.meter_provider).mistyped.add(entry.scope.mistyped)
             scope.pop(EXCHANGE, None)
@@ -140,7 +154,8 @@ def _recorder(settings: Options, scope: Scope) -> Sinks | None:
     if settings.excluded is not None and settings.excluded(scope["path"]):
         return None
     found = sinks(settings.tracer_provider, settings.meter_provider)
-    if found.deaf and (found.mute or not settings.metrics) and not settings.join:
+    # A websocket has no point in any metric.
+    if found.deaf and (found.mute or not settings.metrics or scope["type"] == "websocket") and not settings.join:
         return None
     return found
 

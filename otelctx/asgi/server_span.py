@@ -7,14 +7,18 @@ ended, the first use of this one starts a span of a new trace that links to it; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Tracer
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Tracer
 from opentelemetry.trace.status import Status, StatusCode
 from opentelemetry.util.types import AttributeValue
+
+import otelctx.semconv as semconv
+from otelctx.asgi.attributes import session_attributes
+from otelctx.context.scope import Scope
 
 __all__ = ["ServerSpan"]
 
@@ -31,7 +35,7 @@ class ServerSpan(Span):
     def __init__(self, span: Span) -> None:
         self._target: Span | None = span
         self._ended: Span = span
-        self._background: tuple[Tracer, str, Callable[[], dict[str, Any]]] | None = None
+        self._background: tuple[Tracer, str, Scope] | None = None
         self._closed = False
         self.route: str | None = None
         self.recorded: BaseException | None = None
@@ -40,34 +44,48 @@ class ServerSpan(Span):
 
     def hand_over(self, span: Span) -> None:
         """From now on this is ``span``: a websocket's connection after its handshake."""
-        self._target = span
+        self._target = self._ended = span
 
-    def ended(self, tracer: Tracer, name: str, attributes: Callable[[], dict[str, Any]]) -> None:
-        """The SERVER span has ended. The linked span is started by ``tracer``, named after
-        ``name`` and given ``attributes()``, if there is use for one.
+    def ended(self, tracer: Tracer, name: str, scope: Scope) -> None:
+        """The span, which was recording, has ended. The linked one is started by ``tracer``, named after ``name`` and
+        given the session of ``scope``, if there is use for one. Nothing else of the request is held: who has its
+        Context may keep it for hours.
         """
-        self._background = (tracer, name, attributes)
+        self._background = (tracer, name, scope)
         self._target = None
+
+    def failed(self, error: str) -> None:
+        """Work after the last byte has failed with ``error``, an ``error.type``."""
+        if self.is_recording():  # one that is joined may have ended
+            self.set_attribute(semconv.ERROR_TYPE, error)
+            self.set_status(StatusCode.ERROR)
 
     def close(self) -> None:
         """The application has returned: end the linked span, if there is one."""
         self._closed = True
         self.recorded = None  # its traceback leads back to here
         if self._background is not None and self._target is not None:
-            self._target.end()
+            with _reviving:  # another thread may just have seen that it is closed
+                if self._target.is_recording():
+                    self._over(self._target)
+
+    def _over(self, span: Span) -> None:
+        """The linked span ends; from now on there is its context for children, and nothing to record on."""
+        span.end()
+        self._target = NonRecordingSpan(span.get_span_context())
 
     def _span(self) -> Span:
         if self._background is None or not self._sampled():
-            return self._ended
+            return NonRecordingSpan(self._ended.get_span_context())
         with _reviving:
             if self._target is None:
-                tracer, name, attributes = self._background
+                tracer, name, scope = self._background
                 link = Link(self._ended.get_span_context())
                 self._target = tracer.start_span(
-                    f"{name} background", Context(), SpanKind.INTERNAL, attributes(), [link]
+                    f"{name} background", Context(), SpanKind.INTERNAL, session_attributes(scope), [link]
                 )
                 if self._closed:  # a task that outlives the application's call: nobody is left to end it
-                    self._target.end()
+                    self._over(self._target)
             return self._target
 
     def _sampled(self) -> bool:
@@ -113,9 +131,11 @@ class ServerSpan(Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        self.recorded = exception
+        if not self._closed:
+            self.recorded = exception
         (self._target or self._span()).record_exception(exception, attributes, timestamp, escaped)
 
     def __getattr__(self, name: str) -> Any:
         # What an SDK's span has beyond the API: its name, attributes, status.
-        return getattr(self._target or self._ended, name)
+        target = self._target
+        return getattr(self._ended if target is None or isinstance(target, NonRecordingSpan) else target, name)

@@ -21,14 +21,18 @@ _PARTS: Final[dict[str, tuple[int, str]]] = {
 
 
 class Progress:
-    """``status`` is ``None`` until the response has started; ``chunks`` counts body messages."""
+    """``status`` is ``None`` until the response has started; ``chunks`` counts body messages.
 
-    __slots__ = ("_trailers", "chunks", "complete", "status")
+    ``disconnected``: the client has gone before the response was complete, and before it had started if ``unheard``.
+    ``cancelled``: whoever runs the application has cut it off.
+    """
+
+    __slots__ = ("_trailers", "cancelled", "chunks", "complete", "disconnected", "status", "unheard")
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.chunks = 0
-        self.complete = False
+        self.complete = self.disconnected = self.unheard = self.cancelled = False
         self._trailers = False
 
     def see(self, message: Message) -> bool:

@@ -10,12 +10,14 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 import otelctx.semconv as semconv
+from otelctx.asgi.attributes import kind_of, session_attributes
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.http import is_cancellation, is_disconnect
 from otelctx.asgi.options import Options
 from otelctx.asgi.recording import open_span
 from otelctx.asgi.route import route_of
-from otelctx.asgi.types import App, Message, Receive, Scope, Send
+from otelctx.asgi.server_span import ServerSpan
+from otelctx.asgi.types import Message, Receive, Scope, Send
 from otelctx.telemetry.http import error_type, record_exception
 from otelctx.telemetry.instruments import Sinks
 
@@ -33,6 +35,7 @@ class Connection:
         "_connection",
         "_ended",
         "_entry",
+        "_name",
         "_options",
         "_scope",
         "_server",
@@ -47,8 +50,11 @@ class Connection:
     def __init__(self, options: Options, scope: Scope, entry: Entry, sinks: Sinks) -> None:
         self._options, self._scope, self._entry = options, scope, entry
         self._tracer = sinks.tracer
-        self._server, self.span, self.context = open_span(options, scope, entry, sinks.tracer, "GET", "GET")
+        self._server = open_span(options, scope, entry, sinks.tracer, kind_of(scope, entry.inbound))
+        self.span = ServerSpan(self._server)
+        self.context: Context = entry.inside(self.span)
         self._connection: Span | None = None
+        self._name = "websocket"
         self._ended = False
         self.close_code: int | None = None
         self.received = self.sent = 0
@@ -59,7 +65,7 @@ class Connection:
             return
         self._ended = True
         span, route = self._server, self.span.route or route_of(self._scope)
-        values = self._entry.session()
+        values = session_attributes(self._entry.scope)
         if status is not None:
             values[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         if disconnected:
@@ -74,22 +80,23 @@ class Connection:
             return
         if route is not None:
             span.update_name(f"GET {route}")
+        if status != _SWITCHING:
+            self._finish(span, "GET" if route is None else f"GET {route}")
+            return
         span.end()
-        if status == _SWITCHING:
-            self._connection = self._tracer.start_span(
-                f"websocket {route}" if route is not None else "websocket",
-                Context(),
-                SpanKind.INTERNAL,
-                values,
-                [Link(span.get_span_context())],
-            )
-            self.span.hand_over(self._connection)
+        self._name = "websocket" if route is None else f"websocket {route}"
+        link = Link(span.get_span_context())
+        self._connection = self._tracer.start_span(self._name, Context(), SpanKind.INTERNAL, values, [link])
+        self.span.hand_over(self._connection)
 
     def close(self, error: str | None) -> None:
-        span = self._connection
-        if span is None:
-            return
-        values = self._entry.session()
+        """The application has returned; ``error`` is the ``error.type`` of the connection, if there was one."""
+        if self._connection is not None:
+            self._end(self._connection, error)
+        self.span.close()
+
+    def _end(self, span: Span, error: str | None) -> None:
+        values = session_attributes(self._entry.scope)
         values[semconv.MESSAGES_RECEIVED] = self.received
         values[semconv.MESSAGES_SENT] = self.sent
         if self.close_code is not None:
@@ -98,7 +105,13 @@ class Connection:
             values[semconv.ERROR_TYPE] = error
             span.set_status(StatusCode.ERROR)
         span.set_attributes(values)
+        self._finish(span, self._name)
+
+    def _finish(self, span: Span, name: str) -> None:
+        recorded = span.is_recording()
         span.end()
+        if recorded:
+            self.span.ended(self._tracer, name, self._entry.scope)
 
 
 class WebSocket:
@@ -108,6 +121,7 @@ class WebSocket:
         "_accepted",
         "_answered",
         "_entry",
+        "_error",
         "_gone",
         "_options",
         "_receive",
@@ -128,22 +142,13 @@ class WebSocket:
         self._seen = None if sinks is None else Connection(options, scope, entry, sinks)
         self.context: Context = entry.inside(None) if self._seen is None else self._seen.context
         self._accepted = self._answered = self._gone = False
+        self._error: str | None = None
 
-    async def run(self, app: App) -> None:
-        seen = self._seen
-        if self._entry.exchange.outcome != "none":
-            self._entry.report(self._options, None if seen is None else seen.span, self.context)
-        try:
-            if self._entry.refused:
-                await self._refuse()
-            else:
-                await app(self._scope, self.receive, self.send)
-        except BaseException as error:
-            self._end(self._error_of(error))
-            raise
-        self._end(None)
+    @property
+    def span(self) -> Span | None:
+        return None if self._seen is None else self._seen.span
 
-    async def _refuse(self) -> None:
+    async def refuse(self) -> None:
         await self.receive()  # the server's connect
         status, headers, body = self._entry.exchange.refusal()
         if "websocket.http.response" not in (self._scope.get("extensions") or {}):
@@ -152,24 +157,26 @@ class WebSocket:
         await self.send({"type": "websocket.http.response.start", "status": status, "headers": headers})
         await self.send({"type": "websocket.http.response.body", "body": body})
 
-    def _error_of(self, error: BaseException) -> str | None:
+    def failed(self, error: BaseException) -> None:
+        """``error`` came out of the application; it goes on its way."""
         if is_cancellation(error):
             self._gone = True
-            return None
-        if self._gone and is_disconnect(error):
-            return None
-        if self._seen is not None and not self._options.outer and self._seen.span.recorded is not error:
-            record_exception(self._seen.span, error)
-        return error_type(error)
+        elif not (self._gone and is_disconnect(error)):
+            if self._seen is not None and not self._options.outer and self._seen.span.recorded is not error:
+                record_exception(self._seen.span, error)
+            self._error = error_type(error)
 
-    def _end(self, error: str | None) -> None:
-        seen = self._seen
+    def close(self) -> None:
+        """The application has returned, or failed."""
+        seen, error = self._seen, self._error
         if seen is None:
             return
         if not self._answered:
             # The application has left without a word: servers answer 500, unless nobody is there to be answered.
             gone = self._gone and error is None
             seen.handshake(None if gone else 500, error or (None if gone else "500"), disconnected=gone)
+        elif error is not None and not self._accepted:  # work after a denial: on the span of its own that it gets
+            seen.span.failed(error)
         if error is None and seen.close_code == _INTERNAL_ERROR:
             error = str(_INTERNAL_ERROR)
         seen.close(error)

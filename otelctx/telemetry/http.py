@@ -11,12 +11,21 @@ from opentelemetry.trace import Span
 from otelctx.telemetry import sanitize
 from otelctx.telemetry.instruments import instruments
 
-__all__ = ["count_frame", "error_type", "method_names", "protocol_version", "record_exception", "scheme_name"]
+__all__ = [
+    "METHODS",
+    "count_frame",
+    "error_type",
+    "method_names",
+    "protocol_version",
+    "record_exception",
+    "scheme_name",
+]
 
 _METHODS: Final = {
     name: (name, name)
     for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY")
 }
+METHODS: Final = frozenset(_METHODS)
 _UNKNOWN: Final = ("_OTHER", "HTTP")
 _SCHEMES: Final = {name: name for name in ("http", "https", "ws", "wss")}
 # "1" is what Granian calls HTTP/1.0.
