@@ -84,7 +84,19 @@ _NOTHING: Final[Mapping[str, UpValue]] = {}
 class Scope:
     """Down state, up values and window report of one request or session block. Safe to use from any thread or task."""
 
-    __slots__ = ("_ended", "_lock", "_state", "_taken", "_ups", "_window", "deadline", "mistyped", "parent", "source")
+    __slots__ = (
+        "__weakref__",
+        "_ended",
+        "_lock",
+        "_state",
+        "_taken",
+        "_ups",
+        "_window",
+        "deadline",
+        "mistyped",
+        "parent",
+        "source",
+    )
 
     def __init__(
         self,
@@ -171,6 +183,11 @@ class Scope:
     def silent(self) -> bool:
         """Whether there is nothing to tell a caller: no up value and no window report."""
         return not self._ups and self._window is None
+
+    @property
+    def untold(self) -> bool:
+        """Whether :meth:`take_ups` has not been called since up values last came in."""
+        return self._taken is not self._ups
 
     def take_ups(self) -> dict[str, UpValue]:
         """What has not been taken yet: for ``sum`` the increment since the last call, else the value if it changed.

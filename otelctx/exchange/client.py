@@ -9,7 +9,7 @@ from typing import Final
 from opentelemetry.context import Context
 
 from otelctx.context import current
-from otelctx.context.scope import Scope, UpValue
+from otelctx.context.scope import Scope
 from otelctx.context.state import EMPTY, State
 from otelctx.delta import baggage, sender, timeout
 from otelctx.delta.held import HeldBase
@@ -20,6 +20,7 @@ from otelctx.errors import ContextLimitExceeded
 from otelctx.exchange.known import Era, Errand, Standing, keep
 from otelctx.exchange.links import Link
 from otelctx.exchange.node import Node
+from otelctx.exchange.uptake import take_over
 from otelctx.policy.egress import view
 from otelctx.semconv import HEADER
 
@@ -293,24 +294,5 @@ class ClientExchange:
         scope = self._scope
         if scope is None or not (ack.ups or ack.window):
             return
-        if scope.ended:
+        if not take_over(self._node, scope, ack, session=self._state.session_id is not None):
             self.late = True
-            return
-        if ack.window is not None and self._state.session_id is not None:
-            scope.report(ack.window)
-        ups = self._believed(ack)
-        if ups and not scope.merge_ups(ups):
-            self.late = True
-
-    def _believed(self, ack: Ack) -> dict[str, UpValue]:
-        """Of the up values those that are declared here as such. Nothing of an ack that has been counted before."""
-        if not ack.ups or (ack.event and not self._node.first_time(ack.event)):
-            return {}
-        ups: dict[str, UpValue] = {}
-        for item in ack.ups:
-            spec = self._node.registry.get(item.name)
-            if spec is None or spec.rule is None or spec.kind is not item.kind:
-                continue
-            if spec.rule != "sum" or ack.event:  # a sum without an event id could be counted twice
-                ups[item.name] = UpValue(spec.rule, item.value)
-        return ups

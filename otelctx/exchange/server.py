@@ -270,7 +270,27 @@ class ServerExchange:
             known.ack, known.answered = value.encode(), era
         return known.ack
 
-    def _write(self, received: Accepted) -> bytes:
+    def last_ack(self) -> bytes | None:
+        """What answers the frame where that is done at the end, and the caller reads it there for certain: the ack with
+        all that there is to tell, or the NACK; ``None`` if there must be none."""
+        received = self._received
+        if isinstance(received, Accepted):
+            return self._write(received, final=True)
+        return nack(self._node, received, self._now).encode() if isinstance(received, Refuse | Run) else None
+
+    def news(self, *, final: bool) -> bytes | None:
+        """An ack as between the two ends of a channel, where none is needed: only with something to tell, of the
+        request or of what has waited. ``final``: nothing more comes for it."""
+        received = self._received
+        if not isinstance(received, Accepted):
+            return None
+        key = _session(received)
+        waits = key is not None and self._node.pending.waits(key)
+        if not waits and not self.scope.untold and self.scope.window is self._told:
+            return None
+        return self._write(received, final=final)
+
+    def _write(self, received: Accepted, *, final: bool = False) -> bytes:
         """The ack with what there is to tell by now, and what has waited since the session's last one."""
         fresh = self.scope.take_ups()
         key = _session(received)
@@ -279,7 +299,7 @@ class ServerExchange:
         else:
             batch, waiting = self._node.pending.take(key, fresh)
         self._told = self.scope.window
-        value, left = write_ack(self._node, received, batch, _newer(self._told, waiting), False, self._now)
+        value, left = write_ack(self._node, received, batch, _newer(self._told, waiting), final, self._now)
         if key is not None and left and not batch.shown:
             self._node.pending.put(key, Batch(left))
         return value.encode()

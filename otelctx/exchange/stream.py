@@ -7,6 +7,9 @@ build on it say so, since each names its base and its root. A base that is missi
 those messages, never a wrong one: they are marked incomplete. On a duplex channel the receiver then asks for a FULL
 frame; on a one-way channel each session has one at least every 64 of its messages.
 
+What the handling of a message records for its sender, up values and the session's window, goes back in an ack of its
+own, if there is something to tell: into the scope that the message was sent from.
+
     link = StreamLink(node, trusted=accepted)            # one for each connection, at each end
 
     # sending: one after the other, in the order of their frames; what could not be sent is not built upon
@@ -18,7 +21,10 @@ frame; on a one-way channel each session has one at least every 64 of its messag
         await socket.send(envelope(received.reply, None))
     if not received.control:
         with received.entered():                         # ContextKey.get(), and calls made from here, see the sender's
-            await handle(message.body)
+            await handle(message.body)                   # UpKey.record()
+        told = link.answer(received)
+        if told is not None:                             # as a reply
+            await socket.send(envelope(told, None))
 
 Trace context is not in it: put ``traceparent`` beside it, where each message shall have its own span. A queue whose
 messages may be read by anyone is no such channel: there only frames that stand alone are of use, which the propagator
@@ -31,7 +37,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from time import time
 from typing import Final, TypeVar
@@ -39,22 +45,25 @@ from typing import Final, TypeVar
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
-from otelctx.context.current import attach, detach, snapshot
+from otelctx.context.current import attach, current_binding, detach
 from otelctx.context.scope import Scope
 from otelctx.context.state import State
 from otelctx.delta.bases import BaseCache
-from otelctx.delta.codec import decode_ack, encode_ack, encode_frame, split_mac, to_header
+from otelctx.delta.codec import decode_ack, encode_ack, encode_frame, from_header, split_mac, to_header
 from otelctx.delta.held import HeldBases
 from otelctx.delta.limits import BASE_BYTES, MAX_FRAME_BYTES, Limits
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
 from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Receiver, Run
 from otelctx.errors import ConfigError, ContextLimitExceeded, ProtocolError
 from otelctx.exchange.node import Node, default_node
+from otelctx.exchange.server import ServerExchange
+from otelctx.exchange.uptake import Askers
 from otelctx.policy.egress import view
 from otelctx.policy.trust import ACK, FRAME
 from otelctx.semconv import EVENT_CONTEXT_PROCEEDED, EVENT_CONTEXT_REJECTED, REASON, TABLE_REVISION
 from otelctx.telemetry import events
 from otelctx.telemetry.http import count_frame
+from otelctx.telemetry.instruments import instruments
 
 __all__ = ["Received", "StreamLink"]
 
@@ -84,6 +93,7 @@ class Received:
     control: bool = False
     reply: bytes | None = None
     reason: str | None = None
+    _exchange: ServerExchange | None = field(default=None, repr=False, compare=False)
 
     @contextmanager
     def entered(self, context: Context | None = None) -> Iterator[Scope]:
@@ -93,7 +103,10 @@ class Received:
             yield self.scope
         finally:
             detach(tokens)
-            self.scope.end()
+            if self._exchange is None:
+                self.scope.end()
+            else:  # what no ack has carried by now waits for the session's next one
+                self._exchange.close()
 
 
 class StreamLink:
@@ -141,6 +154,7 @@ class StreamLink:
             self._receiver = Receiver(self._bases, on_unknown_base="proceed")
             self._unreadable = 0
             self._forget()
+            self._askers = Askers()
             self._full_only = False
             self._table = TABLE_REVISION
 
@@ -179,10 +193,11 @@ class StreamLink:
         For callers that see to the order themselves: messages must be sent in the order of their encoding, and
         :meth:`unsent` must be called for one that was not.
         """
-        if not self._allowed:
+        bound = current_binding(context)
+        if not self._allowed or bound is None:
             return b""
         try:
-            state = view(snapshot(context), self._node.registry)
+            state = view(bound.snapshot(), self._node.registry)
         except ContextLimitExceeded:  # the overlays of this branch do not fit; part of a context is worse than none
             return b""
         if not state:
@@ -190,6 +205,8 @@ class StreamLink:
         with self._lock:
             frame = self._frame(state)
             self._sent(state, frame)
+            if self._duplex:
+                self._askers.remember(state.root, bound.scope, session=state.session_id is not None)
         body = encode_frame(frame)
         data = body + self._node.keyring.sign(FRAME, body, time()) if self._signed else body
         count_frame(None, _KINDS[frame.kind], "sent", len(data))
@@ -261,11 +278,28 @@ class StreamLink:
             return self._ignored(found.reason)
         count_frame(None, _KINDS[found.kind], "received", len(data))
         if isinstance(found, Accepted):
-            return Received(Scope(found.state, source="frame"))
+            scope = Scope(found.state, source="frame")
+            return Received(scope, _exchange=ServerExchange(self._node, found, scope, None, True, None, now))
         lost = found.kind is not FrameKind.FULL and found.reason is not NackReason.LIMIT
         reason = found.reason.name.lower()
         events.emit(EVENT_CONTEXT_PROCEEDED if lost else EVENT_CONTEXT_REJECTED, {REASON: reason})
         return Received(Scope(incomplete=True), reply=reply, reason=reason)
+
+    def answer(self, received: Received, *, final: bool = True) -> bytes | None:
+        """Bytes to be sent back in an envelope without a body: an ack with what the handling of ``received`` has
+        recorded since the last one, and what has waited for one; ``None`` if that is nothing, or the channel one-way.
+
+        ``final``: the handling is over. What is recorded later still, or does not fit, waits for the session's next
+        ack, on whatever way. The other end joins it into the scope that the message was sent from; of several that have
+        sent the same state over this link, that is the last.
+        """
+        exchange = received._exchange
+        value = exchange.news(final=final) if exchange is not None and self._duplex else None
+        if value is None:
+            return None
+        data = from_header(value)
+        count_frame(None, "ack", "sent", len(data))
+        return _CONTROL + data
 
     def _ignored(self, reason: str) -> Received:
         events.emit(EVENT_CONTEXT_REJECTED, {REASON: reason})
@@ -286,7 +320,14 @@ class StreamLink:
 
     def _control(self, data: bytes) -> None:
         ack = self._proven(data)
-        if ack is None or ack.kind is not AckKind.NACK:
+        if ack is None:
+            return
+        if ack.kind is AckKind.ACK:
+            in_time = self._askers.hear(self._node, ack)
+            if in_time is not None:
+                count_frame(None, "ack", "received", len(data))
+            if in_time is False:
+                instruments().late.add(1)
             return
         count_frame(None, "nack", "received", len(data))
         with self._lock:

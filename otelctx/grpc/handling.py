@@ -30,7 +30,6 @@ __all__ = ["ServerCall", "peer_of"]
 
 _BAGGAGE: Final = "baggage"
 _ENDLESS: Final = 1e8  # seconds: grpcio has a date far away for calls without a deadline
-_ACK: Final = semconv.ACK_HEADER.encode()
 
 
 def peer_of(text: str) -> tuple[str | None, int | None]:
@@ -161,16 +160,12 @@ class ServerCall:
             detach(tokens)
 
     def ack(self) -> bytes | None:
-        """What answers the frame, with all that is known by now; ``None`` the second time, or if there is no answer."""
+        """What answers the frame, once the handler is done; ``None`` the second time, or if there is no answer."""
         exchange = self._exchange
         if self._acked:
             return None
         self._acked = True
-        if self.refused:
-            _, lines, _ = exchange.refusal()
-            value = next((value for name, value in lines if name == _ACK), None)
-        else:
-            value = exchange.ack("POST", ())
+        value = exchange.last_ack()
         if value is None:
             return None
         data = from_header(value)

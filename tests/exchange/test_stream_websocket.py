@@ -14,7 +14,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import connect
 
-from otelctx.context.current import REGISTRY, ContextKey, session
+from otelctx.context.current import REGISTRY, ContextKey, UpKey, session
 from otelctx.exchange.node import Node
 from otelctx.exchange.stream import StreamLink
 from otelctx.settings import Settings
@@ -22,6 +22,7 @@ from otelctx.settings import Settings
 KEYS = "1:" + "QUJD" * 11 + "QUI="
 TIER = ContextKey("stream.tier", str)
 SEAT = ContextKey("stream.seat", int)
+SPENT = UpKey("stream.spent", int, rule="sum")
 
 
 def _started(server: uvicorn.Server) -> None:
@@ -47,6 +48,10 @@ async def test_over_a_real_websocket_both_ways_through_a_lost_base() -> None:
                     continue
                 with received.entered(), SEAT.bound(len(body)):
                     answer = f"{TIER.get()}/{received.scope.incomplete}"
+                    SPENT.record(len(body))
+                    told = link.answer(received)
+                    if told is not None:
+                        await socket.send_bytes(told)
                     await link.asend(socket.send_bytes)
                     await socket.send_text(answer)
 
@@ -85,6 +90,7 @@ async def _converse(channel: Any, link: StreamLink, links: list[StreamLink]) -> 
     with session("ws-1"), TIER.bound("gold " * 10):
         for body in ("one", "three"):
             assert await ask(body) == ("gold " * 10 + "/False", len(body), "frame")
+        assert SPENT.get() == len("one") + len("three")
         assert sizes[1] < sizes[0]
         links[0].reset()  # as a server does that has dropped what it kept
         assert await ask("x") == ("None/True", 1, "frame")
