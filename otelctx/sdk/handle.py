@@ -15,6 +15,7 @@ from otelctx.sdk.pipeline import Pipeline, Signal
 from otelctx.sdk.providers import Provider
 from otelctx.sdk.report import Check
 from otelctx.sdk.threads import calling, start
+from otelctx.telemetry.instruments import instruments
 
 __all__ = ["Handle"]
 
@@ -37,6 +38,7 @@ class Handle:
         self._lock = Lock()
         self._down = False
         self._pipelines()  # watched from now on
+        instruments()  # made while there is a provider to make them, not by what is counted at the end
 
     @property
     def down(self) -> bool:

@@ -18,6 +18,7 @@ _EXPECTED: Final = (
     "Exporter already shutdown",
     "shutdown can only be called once",
     "Can't shutdown multiple times",
+    "A shutdown `MeterProvider` can not provide a `Meter`",
 )
 _LOGGERS: Final = (
     "opentelemetry.exporter.otlp.proto.grpc.exporter",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import metrics, trace
@@ -306,7 +306,8 @@ def _make(meter: Meter) -> Instruments:
     return Instruments(made, active, tally)
 
 
-_lock = Lock()
+# Reentrant, since an SDK may log while it makes them, and what is logged may be exported, and its loss be counted here.
+_lock = RLock()
 _sets: Final[weakref.WeakKeyDictionary[MeterProvider, Instruments]] = weakref.WeakKeyDictionary()
 _last: tuple[MeterProvider | None, Instruments]
 
@@ -334,7 +335,7 @@ def instruments(meter_provider: MeterProvider | None = None) -> Instruments:
 def after_fork() -> None:
     """In a forked child: what is in flight or was counted in its parent is its parent's to report."""
     global _lock
-    _lock = Lock()
+    _lock = RLock()
     for made in list(_sets.values()):
         made.active.clear()
         made.tally.clear()

@@ -196,7 +196,9 @@ def _ours(type_name: str, attributes: Mapping[str, Any], where: str) -> Iterator
 def metrics(data: Any) -> list[str]:
     """Complaints about what a metric reader has."""
     found = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
-    return [complaint for metric in found for complaint in _metric(metric)]
+    # Old SDKs report on themselves unasked.
+    ours = (metric for metric in found if not metric.name.startswith("otel.sdk."))
+    return [complaint for metric in ours for complaint in _metric(metric)]
 
 
 def _metric(metric: Any) -> Iterator[str]:

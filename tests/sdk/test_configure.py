@@ -4,6 +4,7 @@ import socket
 from typing import Any
 
 import pytest
+from opentelemetry.sdk import environment_variables
 
 from otelctx.errors import ConfigError
 
@@ -205,8 +206,14 @@ def test_logging_is_left_alone_if_a_handler_of_opentelemetry_is_there(run: Any, 
     assert [body for _, body in collector.logs] == ["once"]
 
 
+no_files = pytest.mark.skipif(
+    not hasattr(environment_variables, "OTEL_CONFIG_FILE"), reason="this SDK has no configuration files"
+)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("OTEL_TRACES_EXPORTER", "nowhere"), ("OTEL_CONFIG_FILE", "/nowhere.yaml")]
+    ("name", "value"),
+    [("OTEL_TRACES_EXPORTER", "nowhere"), pytest.param("OTEL_CONFIG_FILE", "/nowhere.yaml", marks=no_files)],
 )
 def test_what_is_not_installed_is_said_plainly(run: Any, name: str, value: str) -> None:
     out = run(

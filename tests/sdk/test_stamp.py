@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otelctx.context.current import SESSION, session, with_scope
 from otelctx.context.scope import Scope
+from otelctx.context.state import State, entry
 from otelctx.sdk.stamp import stamp_sessions
 
 
@@ -68,3 +69,8 @@ def test_configure_adds_it_to_providers_of_its_own_and_to_those_that_are_set(run
     off = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
     assert run(code.format(""), **off).strip() == "s-1"
     assert run(code.format("trace.set_tracer_provider(TracerProvider())"), **off).strip() == "s-1"
+
+
+def test_an_id_that_a_peer_has_sent_as_something_else_is_none(tracer: Any) -> None:
+    scope = Scope(State({"session.id": entry("session.id", 5)}))
+    assert dict(tracer.start_span("a", with_scope(scope, Context())).attributes) == {}
