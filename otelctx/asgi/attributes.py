@@ -46,11 +46,11 @@ class Kind(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _kind(method: str, scheme: str, version: str | None, host: bytes | None, agent: bytes | None) -> Kind:
-    """Of few clients or many, it is bounded."""
+    """Bounded in number and in bytes: what a client chooses of it is one of a few names by now, or cut."""
     known, name = method_names(method)
-    point = {semconv.HTTP_REQUEST_METHOD: known, semconv.URL_SCHEME: scheme_name(scheme)}
-    if number := protocol_version(version):
-        point[semconv.NETWORK_PROTOCOL_VERSION] = number
+    point = {semconv.HTTP_REQUEST_METHOD: known, semconv.URL_SCHEME: scheme}
+    if version is not None:
+        point[semconv.NETWORK_PROTOCOL_VERSION] = version
     attributes: dict[str, str | int] = {**point}
     if host is not None:
         address, port = _authority(host, scheme)
@@ -59,7 +59,7 @@ def _kind(method: str, scheme: str, version: str | None, host: bytes | None, age
             attributes[semconv.SERVER_PORT] = port
     if agent is not None:
         attributes[semconv.USER_AGENT] = sanitize.text(agent, _MAX_AGENT)
-    return Kind(known, name, scheme_name(scheme), attributes, point)
+    return Kind(known, name, scheme, attributes, point)
 
 
 def kind_of(scope: Mapping[str, Any], inbound: Inbound) -> Kind:
@@ -68,8 +68,8 @@ def kind_of(scope: Mapping[str, Any], inbound: Inbound) -> Kind:
     host, agent = inbound.get(b"host"), inbound.get(b"user-agent")
     return _kind(
         method if method in METHODS else OTHER,
-        scope.get("scheme", "http"),
-        scope.get("http_version"),
+        scheme_name(scope.get("scheme", "http")),
+        protocol_version(scope.get("http_version")),
         None if host is None else host[:_MAX_HOST],
         None if agent is None else agent[: _MAX_AGENT + 1],
     )

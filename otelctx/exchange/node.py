@@ -40,7 +40,9 @@ _log = logging.getLogger(__name__)
 
 _EVENTS: Final = 4096
 _SHORT: Final = 512  # characters of a frame that is remembered
-_MAX_FORWARDED: Final = 256  # characters of an X-Forwarded-For that is remembered; the sender chooses how many come
+# Characters of an address and of an X-Forwarded-For that are remembered: the sender chooses how many come, behind a
+# server that believes such a header also those of the address.
+_MAX_ADDRESS: Final = 256
 
 Received = Accepted | Refuse | Run | Ignored
 
@@ -123,7 +125,7 @@ class Node:
             trust = self.trust
             address = trust.resolve(peer, () if forwarded is None else (forwarded,))
             found = (address, trust.trusted(address) and not trust.claimed(peer, forwarded))
-            if forwarded is None or len(forwarded) <= _MAX_FORWARDED:
+            if len(peer or "") <= _MAX_ADDRESS and len(forwarded or "") <= _MAX_ADDRESS:
                 keep(era.clients, key, found)
         return found
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+from otelctx.asgi import attributes
 
 _name = st.binary(min_size=1, max_size=12) | st.sampled_from(
     [b"traceparent", b"tracestate", b"baggage", b"otelctx", b"OTELCTX", b"otelctx-ack", b"host", b"user-agent", b"X-A"]
@@ -100,3 +103,27 @@ async def test_start_attributes(rig: Any, ok: Any) -> None:
         "client.address": "192.0.2.7",
         "http.response.status_code": 200,
     }
+
+
+@pytest.mark.parametrize("kind", [tuple, iter])
+async def test_headers_are_any_iterable(rig: Any, ok: Any, kind: Any) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(list(scope["headers"]))
+        await ok(send)
+
+    r = rig(app)
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": kind([(b"x-a", b"1"), (b"otelctx", b"1")])}
+    await r.app(scope, None, AsyncMock())
+    assert seen == [[(b"x-a", b"1")]]
+
+
+async def test_what_is_remembered_of_requests_is_bounded_in_bytes(rig: Any, ok: Any) -> None:
+    """Some servers take the scheme from a header as it is."""
+    r = rig(lambda scope, receive, send: ok(send))
+    await r.request(scheme="x")
+    known = attributes._kind.cache_info().currsize
+    for n in range(5):
+        await r.request(scheme="s" * 60000 + str(n), http_version="v" * 60000 + str(n))
+    assert attributes._kind.cache_info().currsize <= known + 1

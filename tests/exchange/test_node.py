@@ -127,6 +127,10 @@ def test_addresses_are_remembered_but_not_for_ever(node: Callable[..., Node]) ->
     for n in range(5000):
         party.client(f"192.0.2.{n % 256}", str(n))
     assert len(party.era.clients) <= 4096
+    known = len(party.era.clients)
+    party.client("9" * 300, None)  # as a server may have it from a header
+    party.client("10.0.0.1", "9" * 300)
+    assert len(party.era.clients) == known
     assert party.client(None, None) == (None, False)
 
 
