@@ -13,6 +13,7 @@ from opentelemetry.trace import TracerProvider
 
 from otelctx.asgi.answer import respond
 from otelctx.asgi.entry import Entry
+from otelctx.asgi.flush import flushing
 from otelctx.asgi.http import HttpRequest, begin
 from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
@@ -107,6 +108,7 @@ class ContextMiddleware:
         if handler is None or EXCHANGE in scope:
             if handler is None:
                 arrange(EXCHANGE)  # a lifespan comes before all requests: what has been loaded by now is in time
+                send = flushing(scope, send)
             await self.app(scope, receive, send)
             return
         settings = self._options
@@ -124,9 +126,9 @@ class ContextMiddleware:
         # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
         tokens = attach_bound(request.context, entry.binding)
         try:
-            if exchange.outcome != "none":
-                entry.report(settings, request.span, request.context)
             try:
+                if exchange.outcome != "none":
+                    entry.report(settings, request.span, request.context)
                 if exchange.outcome == "refuse":
                     await request.refuse()
                 else:

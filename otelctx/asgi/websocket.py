@@ -54,7 +54,7 @@ class Connection:
         self.span = ServerSpan(self._server)
         self.context: Context = entry.inside(self.span)
         self._connection: Span | None = None
-        self._name = "websocket"
+        self._name = "GET"
         self._ended = False
         self.close_code: int | None = None
         self.received = self.sent = 0
@@ -79,14 +79,15 @@ class Connection:
         if self._options.join:
             return
         if route is not None:
-            span.update_name(f"GET {route}")
+            self._name = f"GET {route}"
+            span.update_name(self._name)
         if status != _SWITCHING:
-            self._finish(span, "GET" if route is None else f"GET {route}")
+            self._finish(span)
             return
         span.end()
-        self._name = "websocket" if route is None else f"websocket {route}"
+        name = "websocket" if route is None else f"websocket {route}"
         link = Link(span.get_span_context())
-        self._connection = self._tracer.start_span(self._name, Context(), SpanKind.INTERNAL, values, [link])
+        self._connection = self._tracer.start_span(name, Context(), SpanKind.INTERNAL, values, [link])
         self.span.hand_over(self._connection)
 
     def close(self, error: str | None) -> None:
@@ -105,13 +106,13 @@ class Connection:
             values[semconv.ERROR_TYPE] = error
             span.set_status(StatusCode.ERROR)
         span.set_attributes(values)
-        self._finish(span, self._name)
+        self._finish(span)
 
-    def _finish(self, span: Span, name: str) -> None:
+    def _finish(self, span: Span) -> None:
         recorded = span.is_recording()
         span.end()
         if recorded:
-            self.span.ended(self._tracer, name, self._entry.scope)
+            self.span.ended(self._tracer, self._name, self._entry.scope)
 
 
 class WebSocket:

@@ -1,0 +1,147 @@
+"""What outlives a request, or comes after its answer: it is told of, holds nothing, and nobody complains of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from opentelemetry import propagate, trace
+from opentelemetry.trace import NoOpTracerProvider, StatusCode
+
+from otelctx.asgi.headers import Inbound
+from otelctx.asgi.middleware import ContextMiddleware
+from otelctx.asgi.server_span import ServerSpan
+from otelctx.context.scope import Scope
+
+PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+
+async def test_work_after_a_denial_is_on_a_linked_span(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+        raise LookupError("after")
+
+    r = rig(app)
+    with pytest.raises(LookupError):
+        await r.websocket("/ws", [])
+    server, background = r.spans
+    assert (server.name, server.attributes["http.response.status_code"]) == ("GET", 403)
+    assert (server.status.status_code, server.events) == (StatusCode.UNSET, ())
+    assert (background.name, background.attributes["error.type"]) == ("GET background", "LookupError")
+    assert ([e.name for e in background.events], background.status.status_code) == (["exception"], StatusCode.ERROR)
+    assert [link.context.span_id for link in background.links] == [server.context.span_id]
+    assert caplog.records == []
+
+
+async def late(go: asyncio.Event, seen: list[Any]) -> None:
+    await go.wait()
+    span = trace.get_current_span()
+    span.set_attribute("late", True)
+    span.record_exception(ValueError("late"))
+    seen.append(span.is_recording())
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    seen.append("traceparent" in carrier)
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_a_task_that_outlives_its_request_records_nothing_and_no_log_complains(
+    rig: Any, ok: Any, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    seen: list[Any] = []
+    go = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if kind == "http":
+            await ok(send)
+        else:
+            await receive()
+            await send({"type": "websocket.accept"})
+        tasks.append(asyncio.create_task(late(go, seen)))
+
+    r = rig(app)
+    await (r.request() if kind == "http" else r.websocket("/ws", []))
+    go.set()
+    await tasks[0]
+    assert seen == [False, True]
+    assert caplog.records == []
+    before, background = r.spans[-2:]
+    assert background.name == "GET background"
+    assert [link.context.span_id for link in background.links] == [before.context.span_id]
+
+
+async def test_a_task_that_outlives_its_request_holds_none_of_its_headers(rig: Any, ok: Any) -> None:
+    """A connection pool that the first request has started lives as long as the process, and has its Context."""
+    tasks: list[asyncio.Task[None]] = []
+    never = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        tasks.append(asyncio.create_task(late(never, [])))
+        await ok(send)
+
+    r = rig(app)
+    await r.request(headers={"authorization": "Bearer of-this-test"})
+    r.last_scope = {}
+    gc.collect()
+    held = [o for o in gc.get_objects() if isinstance(o, Inbound) and o.get(b"authorization") == b"Bearer of-this-test"]
+    assert held == []
+    tasks[0].cancel()
+
+
+async def test_where_measurements_alone_are_kept_the_trace_goes_on_after_the_last_byte(rig: Any, ok: Any) -> None:
+    """There is nobody to start a linked span, and one that is started all the same has no ids."""
+    seen: list[dict[str, str]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await ok(send)
+        seen.append({})
+        propagate.inject(seen[-1])
+
+    r = rig(app)
+    r.app = ContextMiddleware(app, tracer_provider=NoOpTracerProvider(), meter_provider=r.meters)
+    await r.request(headers=PARENT)
+    assert seen == [PARENT]
+    assert r.point()["http.response.status_code"] == 200
+
+
+async def test_a_group_of_cancellations_is_a_cancellation(rig: Any) -> None:
+    """Trio makes one of several."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise BaseExceptionGroup("cancelled", [asyncio.CancelledError(), asyncio.CancelledError()])
+
+    r = rig(app)
+    with pytest.raises(BaseExceptionGroup):
+        await r.request()
+    assert (r.span.status.status_code, r.span.events) == (StatusCode.UNSET, ())
+    assert "error.type" not in r.point()
+
+
+async def test_a_telemetry_that_fails_leaves_no_request_active(rig: Any, ok: Any, monkeypatch: Any) -> None:
+    from otelctx.asgi import entry
+
+    def fails(*args: object, **kwargs: object) -> None:
+        raise OSError("a processor of somebody else")
+
+    monkeypatch.setattr(entry.events, "emit", fails)
+    r = rig(lambda scope, receive, send: ok(send))
+    with pytest.raises(OSError, match="somebody else"):
+        await r.request(headers={"otelctx": "1.AAAA"})
+    assert len(r.spans) == 1
+    assert r.point()["http.response.status_code"] == 500
+
+
+def test_an_exception_that_comes_after_the_end_is_not_kept(rig: Any) -> None:
+    r = rig(None)
+    tracer = r.tracers.get_tracer("x")
+    own = tracer.start_span("GET")
+    seen = ServerSpan(own)
+    own.end()
+    seen.ended(tracer, "GET", Scope())
+    seen.close()
+    seen.record_exception(ValueError("late"))
+    assert seen.recorded is None
