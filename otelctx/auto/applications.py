@@ -25,6 +25,7 @@ _CLASSES: Final = (
     ("django.core.handlers.asgi", "ASGIHandler"),
 )
 _APP: Final = "otelctx.app"  # in the scope, from the application to the inside of the middleware
+_FLUSHES: Final = "otelctx.flushes"  # in a lifespan's: a class's base has its turn as well, and would flush once more
 _DJANGO_ROUTES: Final = "otelctx.asgi.django.RouteMiddleware"
 
 
@@ -58,7 +59,10 @@ def _outermost(call: Callable[..., Any], patches: Patches, options: Callable[[],
         if not made:
             made.append(ContextMiddleware(inner, **options()))
         scope[_APP] = self
-        await made[0](scope, receive, flushing(send) if scope["type"] == "lifespan" else send)
+        if scope["type"] == "lifespan" and _FLUSHES not in scope:
+            scope[_FLUSHES] = True
+            send = flushing(send)
+        await made[0](scope, receive, send)
 
     return __call__
 

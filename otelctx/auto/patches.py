@@ -41,7 +41,7 @@ class Patches:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, original)
-        self._made = [made for made in self._made if vars(made[0]).get(made[1]) is not made[2]]
+        self._made = [made for made in self._made if vars(made[0]).get(made[1], _MISSING) is not made[2]]
 
     def put(self, owner: Any, name: str, make: Make) -> None:
         """``make(original)`` in the place of ``owner.name``; nothing if ours is there already, or further in."""

@@ -46,6 +46,10 @@ def test_what_a_class_has_from_its_base_it_does_not_keep() -> None:
     assert (made.Derived().value(), made.Base().value()) == (2, 1)
     patches.stop()
     assert "value" not in vars(made.Derived)
+    patches.active = True
+    patches.put(made.Derived, "value", lambda original: lambda self: original(self) + 1)
+    assert made.Derived().value() == 2, "a second time, too"
+    patches.stop()
 
 
 def test_under_somebody_elses_patch_it_stays_and_passes_through() -> None:
