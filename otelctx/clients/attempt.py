@@ -183,7 +183,7 @@ class Attempt:
         point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         values: dict[str, Any] = {semconv.HTTP_RESPONSE_STATUS_CODE: status}
         if version is not None:
-            values[semconv.NETWORK_PROTOCOL_VERSION] = version
+            values[semconv.NETWORK_PROTOCOL_VERSION] = point[semconv.NETWORK_PROTOCOL_VERSION] = version
         if peer is not None:
             values[semconv.NETWORK_PEER_ADDRESS], values[semconv.NETWORK_PEER_PORT] = peer
         if verdict is Verdict.RESEND:

@@ -55,6 +55,7 @@ _HTTP_SERVER: Final = uses(
 _HTTP_CLIENT: Final = uses(
     required=(http.HTTP_REQUEST_METHOD, http.SERVER_ADDRESS, http.SERVER_PORT),
     conditional=(http.HTTP_RESPONSE_STATUS_CODE, http.ERROR_TYPE),
+    recommended=(http.NETWORK_PROTOCOL_VERSION,),
 )
 _RPC_SERVER: Final = uses(
     required=(http.RPC_SYSTEM,),

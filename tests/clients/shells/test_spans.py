@@ -67,6 +67,7 @@ def test_a_span_says_what_the_conventions_ask(driver: Any, worker: Any, node: Ca
         "server.address": "127.0.0.1",
         "server.port": port,
         "http.response.status_code": 200,
+        "network.protocol.version": "1.1",
     }
     elapsed = (span.end_time - span.start_time) / 1e9
     assert point.sum == pytest.approx(elapsed, abs=0.05)
