@@ -21,7 +21,9 @@ class SessionStamp(SpanProcessor):
         if binding is None:
             return
         found = binding.entry(SESSION_ID)
-        if found is not None and SESSION_ID_ATTRIBUTE not in (span.attributes or ()):
+        if found is None or not isinstance(found.value, str):  # a peer may send a value of another type
+            return
+        if SESSION_ID_ATTRIBUTE not in (span.attributes or ()):
             span.set_attribute(SESSION_ID_ATTRIBUTE, found.value)
 
 
