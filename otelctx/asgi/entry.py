@@ -38,9 +38,11 @@ _TIMEOUT: Final = semconv.TIMEOUT_HEADER.encode()
 
 
 class Entry:
-    """``context`` is the parent Context, made from the request alone; ``scope`` what the application shall see."""
+    """``context`` is the parent Context, made from the request alone; ``scope`` what the application shall see.
+    ``told``: there may be more to say of what came than that it was nothing.
+    """
 
-    __slots__ = ("binding", "client", "context", "exchange", "inbound", "links", "scope")
+    __slots__ = ("binding", "client", "context", "exchange", "inbound", "links", "scope", "told")
 
     def __init__(self, options: Options, node: Node, scope: Scope) -> None:
         """Reads the request's headers, takes ours out of ``scope``, and decides what to believe."""
@@ -51,7 +53,8 @@ class Entry:
         peer = scope.get("client")
         client = peer[0] if peer else None
         forwarded = inbound.joined(_FORWARDED) if _FORWARDED in inbound.first else None
-        if inbound.ours or _BAGGAGE in inbound.first:
+        self.told = inbound.ours or _BAGGAGE in inbound.first
+        if self.told:
             self.exchange, self.context = _carried(options, node, scope, inbound, client, forwarded)
         else:
             self.exchange = server.plain(node, client, forwarded)
@@ -71,11 +74,6 @@ class Entry:
         if remote.is_valid:
             self.links = [Link(remote)]
             self.context = trace.set_span_in_context(INVALID_SPAN, self.context)
-
-    @property
-    def told(self) -> bool:
-        """Whether the caller has told anything of a context."""
-        return self.exchange.outcome != "none" or self.scope.source != "none"
 
     async def settle(self) -> None:
         """Let the shared tier have its say, before anything is told of the request."""

@@ -66,12 +66,16 @@ class HttpRequest(Recording):
         return message
 
     async def send(self, message: Message) -> None:
-        complete = False
         if self.chunks and message.get("more_body"):  # almost every message of a stream
             self.chunks += 1
-        elif self.status is None and message["type"] == START:
+            try:
+                return await self._send(message)
+            except OSError:
+                self.disconnected = True
+                raise
+        complete = False
+        if self.status is None and message["type"] == START:
             message = self._head(message)
-            self.see(message)
         elif complete := self.see(message):
             if self._options.join:
                 self.ahead()
@@ -86,6 +90,7 @@ class HttpRequest(Recording):
             self.last_byte()
 
     def _head(self, message: Message) -> Message:
+        self.start(message)
         given = message.get("headers")
         headers = given if type(given) is list else list(given or ())
         lines = self._entry.head(self._options, self._scope["method"], headers)

@@ -9,7 +9,7 @@ and Django.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.context import Context
 
@@ -17,9 +17,6 @@ from otelctx.asgi.mounts import leaf, mounted
 from otelctx.telemetry.events import server_span
 
 __all__ = ["route_of", "set_route"]
-
-# A framework that names a route leaves at least one of these in the scope.
-_MARKS: Final = frozenset({"path_template", "fastapi", "route", "endpoint"})
 
 
 def set_route(route: str, context: Context | None = None) -> None:
@@ -35,11 +32,11 @@ def set_route(route: str, context: Context | None = None) -> None:
 
 def route_of(scope: Mapping[str, Any]) -> str | None:
     """The template that the application left in ``scope``, with the application's root and all mounts before it."""
-    if scope.keys().isdisjoint(_MARKS):
-        return None
     template = scope.get("path_template")
     if template is not None:
         return _litestar(scope, template)
+    if not ("endpoint" in scope or "route" in scope or "fastapi" in scope):  # what names a route leaves one of these
+        return None
     found = _own(scope)
     return None if found is None else mounted(scope, found)
 

@@ -35,6 +35,11 @@ class Progress:
         self.complete = self.disconnected = self.unheard = self.cancelled = False
         self._trailers = False
 
+    def start(self, message: Message) -> None:
+        """Take the head of the response into account."""
+        self.status = message["status"]
+        self._trailers = bool(message.get("trailers"))
+
     def see(self, message: Message) -> bool:
         """Take ``message`` into account; ``True`` if the response is complete with it."""
         kind = message["type"]
@@ -43,8 +48,7 @@ class Progress:
             self.complete = self.complete or not self._trailers
             return self.complete
         if kind == START:
-            self.status = message["status"]
-            self._trailers = bool(message.get("trailers"))
+            self.start(message)
             return False
         part = _PARTS.get(kind)
         if part is None:

@@ -30,6 +30,7 @@ _TRACEPARENT: Final = "traceparent"
 _FLAGS: Final = {b"%02x" % flags: TraceFlags(flags) for flags in range(256)}
 # The API keeps the key of the baggage to itself, but not the Context that it makes.
 _BAGGAGE_KEY: Final = next(iter(baggage.set_baggage("a", "b", Context())))
+_number: Final = int.from_bytes
 _STANDARD: Final = (TraceContextTextMapPropagator, W3CBaggagePropagator, OtelctxPropagator)
 
 
@@ -93,7 +94,7 @@ def parse(traceparent: bytes) -> Context | None:
     if traceparent != traceparent.lower():
         return None
     try:
-        trace_number, span_number = int.from_bytes(unhexlify(trace_id)), int.from_bytes(unhexlify(span_id))
+        trace_number, span_number = _number(unhexlify(trace_id)), _number(unhexlify(span_id))
     except ValueError:
         return None
     if not trace_number or not span_number:
