@@ -11,7 +11,6 @@ from typing import Any, Final
 from otelctx.asgi.middleware import ContextMiddleware
 from otelctx.asgi.quart import name_routes
 from otelctx.asgi.types import Receive, Scope, Send
-from otelctx.auto.flush import flushing
 from otelctx.auto.patches import Patches
 
 __all__ = ["applications"]
@@ -25,7 +24,6 @@ _CLASSES: Final = (
     ("django.core.handlers.asgi", "ASGIHandler"),
 )
 _APP: Final = "otelctx.app"  # in the scope, from the application to the inside of the middleware
-_FLUSHES: Final = "otelctx.flushes"  # in a lifespan's: a class's base has its turn as well, and would flush once more
 _DJANGO_ROUTES: Final = "otelctx.asgi.django.RouteMiddleware"
 
 
@@ -59,9 +57,6 @@ def _outermost(call: Callable[..., Any], patches: Patches, options: Callable[[],
         if not made:
             made.append(ContextMiddleware(inner, **options()))
         scope[_APP] = self
-        if scope["type"] == "lifespan" and _FLUSHES not in scope:
-            scope[_FLUSHES] = True
-            send = flushing(send)
         await made[0](scope, receive, send)
 
     return __call__

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry import _logs, metrics, trace
 
 from otelctx.asgi import flush as module
 from otelctx.asgi.flush import flush, flushing
 from otelctx.asgi.middleware import wrap
+from otelctx.testing.backends import free_ports, poll
+from otelctx.testing.receiver import OtlpReceiver
 
 
 class Provider:
@@ -89,3 +97,68 @@ def test_the_apis_own_providers_have_nothing_to_send(monkeypatch: pytest.MonkeyP
     threads = threading.active_count()
     flush()
     assert threading.active_count() == threads
+
+
+APP = """
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+import otelctx
+
+@asynccontextmanager
+async def lifespan(app):
+    AT_START
+    yield
+    AT_END
+
+AT_IMPORT
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/")
+def index() -> str:
+    return "ok"
+
+app.add_middleware(otelctx.ContextMiddleware)
+"""
+PLACES = {
+    "as it is imported": {"AT_IMPORT": "otelctx.configure('served')"},
+    "as it starts": {"AT_START": "otelctx.configure('served')"},
+    "as it starts, shut down as it ends": {
+        "AT_START": "handle = otelctx.configure('served')",
+        "AT_END": "handle.shutdown()",
+    },
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("place", list(PLACES))
+def test_sigterm_loses_nothing_wherever_the_application_calls_configure(
+    tmp_path: Path, place: str, workers: int
+) -> None:
+    """uvicorn raises SIGTERM once more at its end, and imports what its workers serve under handlers of its own."""
+    code = APP
+    for where in ("AT_IMPORT", "AT_START", "AT_END"):
+        code = code.replace(where, PLACES[place].get(where, "pass"))
+    (tmp_path / "app.py").write_text(code)
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
+    log = tmp_path / "log"
+    with OtlpReceiver() as receiver, log.open("wb") as out:
+        settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "60000"}
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, **settings}, stdout=out, stderr=subprocess.STDOUT
+        )
+        try:
+            poll(partial(answers, port), lambda: process.poll() is None, "uvicorn", 60)
+        finally:
+            process.terminate()
+            process.wait(30)
+        assert [span.name for span in receiver.spans()] == ["GET /"]
+    noise = [line for line in log.read_text().splitlines() if not line.startswith("INFO:")]
+    assert noise == []
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -133,7 +133,7 @@ async def test_excluded_paths_have_no_span_and_their_context_all_the_same(zero: 
 async def test_lifespans_go_through_and_flush_once_at_their_end(zero: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector that does not answer is waited for once, though FastAPI's class and its base both have their turn."""
     started: list[str] = []
-    monkeypatch.setattr("otelctx.auto.flush.flush", lambda: started.append("flushed"))
+    monkeypatch.setattr("otelctx.asgi.flush.flush", lambda: started.append("flushed"))
 
     async def lifespan(app: Any) -> Any:
         started.append("up")
