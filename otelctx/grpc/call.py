@@ -113,7 +113,7 @@ class ClientCall:
         scope = current_scope(self._parent)
         if scope is None or scope.deadline is None:
             return given
-        left = max(0.0, scope.deadline - monotonic())
+        left = scope.deadline - monotonic()  # may be negative: with 0 a call still has the chance to be answered
         return left if given is None else min(given, left)
 
     @property

@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 from opentelemetry import _logs, metrics, trace
 from opentelemetry._logs import SeverityNumber
+from opentelemetry.sdk.metrics import MeterProvider
 
 from otelctx.telemetry import events
 from otelctx.testing import Captured, SeenSpan, capture

@@ -175,6 +175,8 @@ def test_a_coroutine_that_is_thrown_away_leaves_no_trouble(
 
             await Forever()
 
+    if (driver.library.__name__, driver.library.__version__) < ("httpx", "0.28"):
+        pytest.skip("httpx before 0.28 itself asks which loop this is, and there is none any more")
     client = driver.client(node(), transport=Never())
     coroutine = client.post("http://localhost/")
     coroutine.send(None)

@@ -16,6 +16,7 @@ from otelctx.context.scope import Scope
 from otelctx.exchange import server
 from otelctx.exchange.node import Node
 
+pytestmark = pytest.mark.skipif(not hasattr(httpx2.Client, "websocket"), reason="this httpx2 has no WebSocket client")
 TIER = ContextKey("clients.websocket.tier", str)
 
 
