@@ -55,7 +55,8 @@ class ContextMiddleware:
     - ``metric_hosts``: hosts, as in the Host header, whose ``server.address`` and ``server.port`` are on metrics.
     - ``node``, ``tracer_provider``, ``meter_provider``: instead of the process's own.
 
-    Raises :class:`~otelctx.errors.ConfigError` for an option that means nothing.
+    Raises :class:`~otelctx.errors.ConfigError` for an option that means nothing, and for settings in the environment
+    that do.
     """
 
     __slots__ = ("_joined", "_node", "_options", "app")
@@ -79,6 +80,8 @@ class ContextMiddleware:
     ) -> None:
         self.app = app
         self._node = node
+        if node is None:
+            default_node()  # an environment that is wrong is reported here, and not by each request
         self._options: Options = options(
             excluded=excluded,
             server_span=server_span,
@@ -108,7 +111,8 @@ class ContextMiddleware:
         if handler is None or EXCHANGE in scope:
             if handler is None:
                 arrange(EXCHANGE)  # a lifespan comes before all requests: what has been loaded by now is in time
-                send = flushing(scope, send)
+                if scope["type"] == "lifespan":
+                    send = flushing(scope, send)
             await self.app(scope, receive, send)
             return
         settings = self._options

@@ -137,5 +137,7 @@ class ServerSpan(Span):
 
     def __getattr__(self, name: str) -> Any:
         # What an SDK's span has beyond the API: its name, attributes, status.
+        if name.startswith("__") or name in ServerSpan.__slots__:  # not there, as in a copy that is being made
+            raise AttributeError(name)
         target = self._target
         return getattr(self._ended if target is None or isinstance(target, NonRecordingSpan) else target, name)

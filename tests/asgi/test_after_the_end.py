@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 from typing import Any
 
@@ -87,7 +88,7 @@ async def test_a_task_that_outlives_its_request_holds_none_of_its_headers(rig: A
     await r.request(headers={"authorization": "Bearer of-this-test"})
     r.last_scope = {}
     gc.collect()
-    held = [o for o in gc.get_objects() if isinstance(o, Inbound) and o.get(b"authorization") == b"Bearer of-this-test"]
+    held = [o for o in gc.get_objects() if type(o) is Inbound and o.get(b"authorization") == b"Bearer of-this-test"]
     assert held == []
     tasks[0].cancel()
 
@@ -145,3 +146,10 @@ def test_an_exception_that_comes_after_the_end_is_not_kept(rig: Any) -> None:
     seen.close()
     seen.record_exception(ValueError("late"))
     assert seen.recorded is None
+
+
+def test_the_span_that_an_application_sees_can_be_copied(rig: Any) -> None:
+    own = rig(None).tracers.get_tracer("x").start_span("GET")
+    seen = copy.copy(ServerSpan(own))
+    assert (seen.get_span_context(), seen.name) == (own.get_span_context(), "GET")
+    assert not hasattr(seen, "no_such_thing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from fastapi import APIRouter, FastAPI
@@ -247,20 +248,37 @@ async def test_wrapped_twice_the_inner_one_steps_aside(rig: Any, ok: Any) -> Non
     assert len(r.spans) == 2
 
 
-@pytest.mark.parametrize("kind", ["lifespan", "something.new"])
-async def test_other_scopes_pass_through_untouched(rig: Any, kind: str) -> None:
+async def test_other_scopes_pass_through_untouched(rig: Any) -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append((scope, receive, send))
 
     r = rig(app)
-    scope, receive, send = {"type": kind}, object(), object()
+    scope, receive, send = {"type": "something.new"}, object(), object()
     await r.app(scope, receive, send)
     ((got, got_receive, got_send),) = seen
     assert got is scope
-    assert scope == {"type": kind}
+    assert scope == {"type": "something.new"}
     assert (got_receive, got_send) == (receive, send)
+
+
+async def test_a_lifespans_messages_pass_through_as_they_are(rig: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope is given
+        for word in ("startup", "shutdown"):
+            assert await receive() == {"type": f"lifespan.{word}", "n": word}
+            await send({"type": f"lifespan.{word}.complete", "n": word})
+
+    given: dict[str, Any] = {"type": "lifespan", "state": {}}
+    incoming = [{"type": f"lifespan.{word}", "n": word} for word in ("startup", "shutdown")]
+    sent = AsyncMock()
+    await rig(app).app(given, AsyncMock(side_effect=incoming), sent)
+    assert [call.args[0]["type"] for call in sent.await_args_list] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+    assert [call.args[0]["n"] for call in sent.await_args_list] == ["startup", "shutdown"]
 
 
 async def test_a_streaming_response_owns_span_and_context_to_its_last_chunk(rig: Any) -> None:
@@ -305,3 +323,13 @@ def test_no_warning_without_one(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_option_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(errors.ConfigError):
         wrap(lambda scope, receive, send: None, **options)
+
+
+def test_settings_that_mean_nothing_are_reported_where_an_application_is_wrapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not by a 500 for each request."""
+    monkeypatch.setattr("otelctx.exchange.node._default", None)
+    monkeypatch.setenv("OTELCTX_KEYS", "garbage")
+    with pytest.raises(errors.ConfigError, match="OTELCTX_KEYS"):
+        wrap(lambda scope, receive, send: None)
