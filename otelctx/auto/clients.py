@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from otelctx.auto.patches import Patches
 from otelctx.clients.dispatch import instrument
-from otelctx.errors import ConfigError
 
 __all__ = ["clients"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -66,19 +67,24 @@ def _instrumented(init: Callable[..., Any], patches: Patches) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         if patches.active:
-            try:
-                instrument(self)
-            except ConfigError as error:  # a version that we don't know how to: the application works as before
-                _log.warning("%s is not instrumented: %s", type(self).__qualname__, error)
+            _instrument(self)
 
     return __init__
+
+
+def _instrument(client: T) -> T:
+    try:
+        return instrument(client)
+    except Exception as error:  # a version or a subclass that we don't know how to: the application works as before
+        _log.warning("%s is not instrumented: %s", type(client).__qualname__, error)
+        return client
 
 
 def _channel(original: Callable[..., Any], patches: Patches) -> Any:
     @wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
         channel = original(*args, **kwargs)
-        return instrument(channel) if patches.active else channel
+        return _instrument(channel) if patches.active else channel
 
     return make
 

@@ -85,6 +85,9 @@ def _adapter(base: Any) -> Any:
 class Instrumented(_Session):
     """What is added to the class of a session."""
 
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Not that of the session's own class, which may want arguments or keep a register: it is no new kind."""
+
     def get_adapter(self, url: str) -> Any:
         inner = super().get_adapter(url)
         cls = _adapter(sys.modules["requests.adapters"].BaseAdapter)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import grpc
@@ -35,6 +36,20 @@ class Own(requests.Session):
         self.mark = 1
 
 
+KINDS: list[str] = []
+
+
+class Plugin(requests.Session):
+    """A kind of session that keeps a register of its kinds."""
+
+    def __init_subclass__(cls, *, name: str) -> None:
+        KINDS.append(name)
+
+
+class Shop(Plugin, name="shop"):
+    pass
+
+
 async def made_aiohttp() -> Any:
     async with aiohttp.ClientSession() as made:
         return made
@@ -53,6 +68,7 @@ MAKERS = {
     "requests.Session": requests.Session,
     "requests.session()": requests.session,
     "a subclass of requests.Session": Own,
+    "one whose subclasses are registered": Shop,
     "aiohttp.ClientSession": lambda: asyncio.run(made_aiohttp()),
 }
 
@@ -60,6 +76,7 @@ MAKERS = {
 @pytest.mark.parametrize("name", list(MAKERS))
 def test_a_client_is_instrumented_from_the_start_and_after_the_end_no_more(zero: Any, name: str) -> None:
     assert marks(MAKERS[name]())
+    assert KINDS == ["shop"], "ours is no new kind"
     zero.patches.stop()
     assert not marks(MAKERS[name]())
 
@@ -70,6 +87,15 @@ def test_a_client_that_can_not_be_instrumented_works_as_before(
     monkeypatch.delattr(aiohttp, "ClientMiddlewareType")
     assert not marks(asyncio.run(made_aiohttp()))
     assert "aiohttp>=3.12" in caplog.text
+
+
+def test_nor_is_a_client_broken_by_an_error_that_nobody_has_thought_of(
+    zero: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("otelctx.auto.clients.instrument", Mock(side_effect=TypeError("a version of tomorrow")))
+    with httpx.Client(trust_env=False) as client:
+        assert not marks(client)
+    assert caplog.messages == ["Client is not instrumented: a version of tomorrow"]
 
 
 def echo(request: bytes, context: Any) -> bytes:
