@@ -72,10 +72,13 @@ def in_context(function: Callable[P, T]) -> Callable[P, T]:
         await loop.run_in_executor(None, otelctx.in_context(work), item)
 
     It may be called any number of times, also at once, as ``pool.map`` does. Raises
-    :class:`~otelctx.errors.ConfigError` for a coroutine function, since a task has the context that it is created in.
+    :class:`~otelctx.errors.ConfigError` for a coroutine function, since a task has the context that it is created in,
+    and for one that makes generators, whose body runs later: that is for :func:`keep_context`.
     """
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"in_context() takes a plain function, not {function!r}: a task takes its context along")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"in_context() takes a plain function, not {function!r}: give keep_context() what it makes")
     context = copy_context()
 
     @wraps(function)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import inspect
 import logging
-import threading
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otelctx.context.current import ContextKey, UpKey, current_scope, session
-from otelctx.context.keep import in_context, keep_context
+from otelctx.context.keep import keep_context
 from otelctx.errors import ConfigError
 
 TIER = ContextKey("keep.tier", str)
@@ -288,7 +286,9 @@ async def test_the_decorator_copies_the_context_of_the_call_and_not_of_the_first
     assert list(Holder().count(3)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("wrong", [3, [1, 2], len, asyncio.sleep], ids=["a number", "a list", "a builtin", "a function"])
+@pytest.mark.parametrize(
+    "wrong", [3, [1, 2], len, asyncio.sleep], ids=["a number", "a list", "a builtin", "a function"]
+)
 def test_anything_else_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="yield"):
         keep_context(wrong)
@@ -365,49 +365,3 @@ def test_without_a_loop_it_is_ended_at_once(traced: Traced, cycle: bool) -> None
     del made
     gc.collect()
     assert ends == ["the generator's"]
-
-
-def test_work_in_a_thread_pool_has_the_context_of_who_submitted_it(traced: Traced) -> None:
-    """contrib #1009, #737, weaviate #1653."""
-
-    def work(n: int, *, gate: threading.Barrier | None = None) -> tuple[Any, ...]:
-        if gate is not None:
-            gate.wait()
-        SPENT.record(n)
-        with traced.tracer.start_as_current_span("work"):
-            return seen()[1], TIER.get()
-
-    with ThreadPoolExecutor(2) as pool, traced.tracer.start_as_current_span("caller") as caller:
-        assert pool.submit(work, 1).result() == (None, None)
-        with session("s-1"), TIER.bound("gold"):
-            kept = in_context(work)
-            assert pool.submit(kept, 2).result() == ("s-1", "gold")
-            together = in_context(functools.partial(work, gate=threading.Barrier(2)))
-            assert list(pool.map(together, [3, 4])) == [("s-1", "gold")] * 2
-            assert SPENT.get() == 9, "values go up from other threads, too"
-        assert pool.submit(kept, 5).result() == ("s-1", "gold"), "it is the context of the time it was made at"
-    parents = [span.parent.span_id if span.parent else None for span in traced.ended("work")]
-    assert parents == [None, *[caller.get_span_context().span_id] * 4]
-
-
-async def test_run_in_executor_and_call_soon_take_it_too(traced: Traced) -> None:
-    loop = asyncio.get_running_loop()
-    with session("s-1"):
-        assert (await loop.run_in_executor(None, in_context(seen)))[1] == "s-1"
-        done: asyncio.Future[Any] = loop.create_future()
-        threading.Thread(target=in_context(lambda: loop.call_soon_threadsafe(done.set_result, seen()[1]))).start()
-        assert await done == "s-1"
-
-
-def test_a_coroutine_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match="task"):
-        in_context(asyncio.sleep)
-
-
-def test_what_a_thread_sets_stays_there() -> None:
-    def sets() -> None:
-        VAR.set("the thread's")
-
-    run: Callable[[], None] = in_context(sets)
-    run()
-    assert VAR.get() == copy_context().get(VAR, "nobody's") == "nobody's"
