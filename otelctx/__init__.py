@@ -61,12 +61,26 @@ _OWNERS = {
     "wrap": "otelctx.asgi.middleware",
 }
 
+# subpackage → the extra without which it may not be there
+_EXTRAS = {
+    "gateway": "gateway",
+    "grpc": "grpc",
+    "inference": "inference",
+    "serving": "serve",
+    "testing": "testing",
+}
+
 
 def __getattr__(name: str) -> Any:
     owner = _OWNERS.get(name)
     if owner is None:
         raise AttributeError(f"module 'otelctx' has no attribute {name!r}; it has {', '.join(__all__)}")
-    module = import_module(owner)
+    try:
+        module = import_module(owner)
+    except ModuleNotFoundError as error:
+        if name in _EXTRAS:
+            error.add_note(f"pip install 'otelctx[{_EXTRAS[name]}]'")
+        raise
     value = module if owner == f"otelctx.{name}" else getattr(module, name)
     globals()[name] = value
     return value

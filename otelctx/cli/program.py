@@ -22,6 +22,8 @@ program = typer.Typer(
 )
 program.add_typer(show, name="show")
 
+Lines = Annotated[bool, typer.Option("--json", help="Say what it does as lines of JSON.")]
+
 
 class WhenFull(StrEnum):
     """What happens when a session's window is full."""
@@ -59,7 +61,7 @@ def serve(
             "streamed, then those of low priority are shed.",
         ),
     ] = 10.0,
-    as_json: AsJson = False,
+    as_json: Lines = False,
 ) -> None:
     """Serve a model over OpenAI's API, traced, with token windows."""
     with failing():
@@ -88,7 +90,7 @@ def gateway(
     ] = "/readyz",
     health_interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     max_body: Annotated[int, typer.Option(min=0, help="Bytes of a request's body.")] = 64 * 2**20,
-    as_json: AsJson = False,
+    as_json: Lines = False,
 ) -> None:
     """Be the edge in front of workers: strangers' W3C context outside, signed frames inside, sessions routed."""
     with failing():

@@ -30,7 +30,10 @@ def header(
 @show.command()
 def trace(
     trace: Annotated[str, typer.Argument(help="A trace id, a traceparent, or the address of a trace in Jaeger.")],
-    jaeger_url: Annotated[str, typer.Option(help="Where Jaeger's UI is.")] = "http://localhost:16686",
+    jaeger_url: Annotated[
+        str | None,
+        typer.Option(help="Where Jaeger's UI is.", show_default="that of the address, or else http://localhost:16686"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a trace out of Jaeger: services, tokens, and every overflow, truncation, eviction and degradation."""

@@ -16,10 +16,13 @@ from otelctx.errors import ConfigError
 from otelctx.testing.jaeger import JaegerQuery
 from otelctx.testing.spans import SeenSpan
 
-__all__ = ["document", "show", "trace_id"]
+__all__ = ["JAEGER", "document", "jaeger_of", "show", "trace_id"]
+
+JAEGER: Final = "http://localhost:16686"
 
 _ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _NONE: Final = "0" * 32
+_PAGE: Final = re.compile(r"\s*(https?://\S+?)/(?:trace|api/traces)/", re.IGNORECASE)
 
 
 def trace_id(text: str) -> str:
@@ -34,6 +37,12 @@ def trace_id(text: str) -> str:
     return found.pop()
 
 
+def jaeger_of(text: str) -> str | None:
+    """The Jaeger whose page of a trace ``text`` is the address of, a path before it included; else ``None``."""
+    page = _PAGE.match(text)
+    return page[1] if page else None
+
+
 def document(spans: Sequence[SeenSpan]) -> dict[str, Any]:
     """The trace as JSON could hold it: spans in the order of the tree, each with its depth and duration in
     seconds; the rest is as exported."""
@@ -42,11 +51,15 @@ def document(spans: Sequence[SeenSpan]) -> dict[str, Any]:
     return {"trace_id": spans[0].trace_id, "roots": len(roots), "spans": told}
 
 
-def show(text: str, jaeger_url: str, *, as_json: bool) -> None:
-    """Print the trace. Raises :class:`~otelctx.errors.ConfigError` if there is none, or no Jaeger."""
+def show(text: str, jaeger_url: str | None, *, as_json: bool) -> None:
+    """Print the trace, from the Jaeger that is named, or whose address ``text`` is, or that is at the usual place.
+    Raises :class:`~otelctx.errors.ConfigError` if there is none, or no Jaeger."""
     wanted = trace_id(text)
-    jaeger = JaegerQuery(jaeger_url)
-    jaeger.ready()
+    jaeger = JaegerQuery(jaeger_url or jaeger_of(text) or JAEGER)
+    try:
+        jaeger.ready()
+    except ConfigError as error:
+        raise ConfigError(f"{error.message}; say where it is with --jaeger-url") from None
     spans = jaeger.spans(wanted)
     if not spans:
         raise ConfigError(

@@ -30,6 +30,7 @@ from otelctx.testing.spans import SeenSpan
 
 __all__ = ["run"]
 
+_NO_PAGE: Final = "Built from Go modules it has no page to look at: otelctx show trace ADDRESS draws a trace."
 _PIECES: Final = 5  # of text that the vanishing client reads
 _WIDTH: Final = 132  # columns where nobody looks at a terminal
 _STOPPED: Final = (0, -15)  # uvicorn's own command ends by the signal that stopped it
@@ -70,8 +71,10 @@ async def _run(console: Console, place: AbstractAsyncContextManager[Backstage], 
         await asyncio.to_thread(telemetry.shutdown)
         story.close()
         if keep:
-            console.print("\nJaeger stays until you press Ctrl-C.")
+            console.print(f"\nJaeger stays until you press Ctrl-C. {_NO_PAGE}")
             await _interrupted()
+        elif backstage.link is not None and not backstage.inherit:
+            console.print("\nThis Jaeger ends now, with its traces: otelctx demo --jaeger --keep leaves it running.")
     return _verdict(console, ledger)
 
 

@@ -36,6 +36,35 @@ def test_what_holds_no_trace_id_is_refused_with_what_to_write(text: str) -> None
         trace.trace_id(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ID, None),
+        (f"00-{ID}-00f067aa0ba902b7-01", None),
+        (f"http://127.0.0.1:40731/trace/{ID}", "http://127.0.0.1:40731"),
+        (f" https://ops.example/jaeger/trace/{ID}?uiFind=1", "https://ops.example/jaeger"),
+        (f"http://127.0.0.1:40731/api/traces/{ID}", "http://127.0.0.1:40731"),
+        (f"https://ops.example/d/{ID}", None),
+    ],
+)
+def test_the_address_of_a_trace_is_that_of_its_jaeger(text: str, expected: str | None) -> None:
+    assert trace.jaeger_of(text) == expected
+
+
+@pytest.mark.usefixtures("jaeger")
+def test_the_jaeger_that_is_asked_is_the_one_named_or_the_addresss_or_the_usual_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = f"http://127.0.0.1:40731/trace/{ID}"
+    for text, named, asked in (
+        (address, None, "http://127.0.0.1:40731"),
+        (address, "http://jaeger:1", "http://jaeger:1"),
+        (ID, None, "http://localhost:16686"),
+    ):
+        trace.show(text, named, as_json=False)
+        assert capsys.readouterr().out.endswith(f"{asked}/trace/{ID}\n")
+
+
 @pytest.fixture
 def jaeger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JaegerQuery, "ready", lambda self: None)
