@@ -31,14 +31,19 @@ def set_route(route: str, context: Context | None = None) -> None:
 
 
 def route_of(scope: Mapping[str, Any]) -> str | None:
-    """The template that the application left in ``scope``, with the application's root and all mounts before it."""
+    """The template that the application left in ``scope``, with the application's root and all mounts before it. Never
+    raises: what a framework leaves under a name that others use as well may be anything.
+    """
     template = scope.get("path_template")
-    if template is not None:
-        return _litestar(scope, template)
-    if not ("endpoint" in scope or "route" in scope or "fastapi" in scope):  # what names a route leaves one of these
+    if template is None and not ("endpoint" in scope or "route" in scope or "fastapi" in scope):
+        return None  # what names a route leaves one of these
+    try:
+        if template is not None:
+            return _litestar(scope, template)
+        found = _own(scope)
+        return None if found is None else mounted(scope, found)
+    except Exception:
         return None
-    found = _own(scope)
-    return None if found is None else mounted(scope, found)
 
 
 def _own(scope: Mapping[str, Any]) -> str | None:

@@ -131,7 +131,8 @@ SPANS: Final[dict[str, SpanType]] = {
             SPAN_BACKGROUND,
             "{http.request.method}[ {http.route}] background",
             "INTERNAL",
-            "what an application does after the last byte, if it is traced: a trace of its own, linked to the request",
+            "what an application does after the last byte, or after a websocket was denied or is over, if it is "
+            "traced: a trace of its own, linked to the request",
             uses(conditional=(http.SESSION_ID_ATTRIBUTE, http.ERROR_TYPE, *_FLAGS)),
         ),
         SpanType(

@@ -153,3 +153,17 @@ def test_the_span_that_an_application_sees_can_be_copied(rig: Any) -> None:
     seen = copy.copy(ServerSpan(own))
     assert (seen.get_span_context(), seen.name) == (own.get_span_context(), "GET")
     assert not hasattr(seen, "no_such_thing")
+
+
+async def test_a_framework_that_uses_names_of_another_ones_costs_its_route_and_no_answer(rig: Any, ok: Any) -> None:
+    class Router:
+        def routes(self) -> list[str]:
+            return ["/"]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope.update(router=Router(), endpoint=app, route=object(), fastapi={"effective_route_context": 7})
+        await ok(send)
+
+    r = rig(app)
+    assert (await r.request()).body == b"ok"
+    assert (r.span.name, "http.route" in r.point()) == ("GET", False)
