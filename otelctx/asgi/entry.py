@@ -14,7 +14,7 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span
 
 import otelctx.semconv as semconv
 from otelctx.asgi.attributes import session_attributes
-from otelctx.asgi.headers import Inbound, extract
+from otelctx.asgi.headers import Inbound, extract, remote
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Scope
 from otelctx.context.current import BINDING_KEY, Binding
@@ -44,8 +44,9 @@ class Entry:
 
     __slots__ = ("binding", "client", "context", "exchange", "inbound", "links", "scope", "told")
 
-    def __init__(self, options: Options, node: Node, scope: Scope) -> None:
-        """Reads the request's headers, takes ours out of ``scope``, and decides what to believe."""
+    def __init__(self, options: Options, node: Node, scope: Scope, quiet: bool) -> None:
+        """Reads the request's headers, takes ours out of ``scope``, and decides what to believe. ``quiet``: nothing is
+        recorded of it."""
         raw = scope["headers"]
         if type(raw) is not list:  # ASGI has any iterable, also one that is good for a single look
             raw = scope["headers"] = list(raw)
@@ -58,7 +59,10 @@ class Entry:
             self.exchange, self.context = _carried(options, node, scope, inbound, client, forwarded)
         else:
             self.exchange = server.plain(node, client, forwarded)
-            self.context = otel_context.get_current() if options.join else extract(inbound)
+            if options.join:
+                self.context = otel_context.get_current()
+            else:
+                self.context = remote(inbound) if quiet else extract(inbound)
         self.scope: ContextScope = self.exchange.scope
         self.binding = Binding(self.scope)
         self.client = self.exchange.client

@@ -15,14 +15,16 @@ from otelctx.asgi.types import Headers
 from otelctx.exchange import w3c
 from otelctx.exchange.baggage import readable
 from otelctx.semconv import HEADER
+from otelctx.telemetry.events import SPAN_KEY
 
-__all__ = ["Inbound", "extract"]
+__all__ = ["Inbound", "extract", "remote"]
 
 # Ours are hop-by-hop: the propagator and the application never see them.
 _OURS: Final = HEADER.encode()
 _BAGGAGE: Final = b"baggage"
 _TRACESTATE: Final = b"tracestate"
 _TRACEPARENT: Final = b"traceparent"
+_MORE: Final = (_BAGGAGE, _TRACESTATE)
 _NONE: Final[Mapping[bytes, list[bytes]]] = {}
 
 
@@ -134,3 +136,11 @@ def extract(inbound: Inbound) -> Context:
     elif known.fields is not None and known.fields.isdisjoint(first):
         return Context()
     return w3c.extract(inbound, _GETTER)
+
+
+def remote(inbound: Inbound) -> Context:
+    """:func:`extract` for a request of which nothing is recorded."""
+    parent = inbound.first.get(_TRACEPARENT)
+    if parent is not None and w3c.known().is_w3c and inbound.first.keys().isdisjoint(_MORE):
+        return Context({SPAN_KEY: w3c.Remote(parent)})
+    return extract(inbound)

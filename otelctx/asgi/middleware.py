@@ -122,11 +122,12 @@ class ContextMiddleware:
             scope.setdefault(_FASTAPI, None)
             scope[STARLETTE] = True
         node = self._node or default_node()
-        entry = Entry(settings, node, scope)
+        recorder = _recorder(settings, scope)
+        entry = Entry(settings, node, scope, recorder is None)
         if node.shared is not None:
             await entry.settle()
         scope[EXCHANGE] = exchange = entry.exchange
-        request = handler(settings, scope, receive, send, entry, _recorder(settings, scope))
+        request = handler(settings, scope, receive, send, entry, recorder)
         # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
         tokens = attach_bound(request.context, entry.binding)
         try:

@@ -17,14 +17,14 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagate import get_global_textmap
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.propagators.textmap import Getter, TextMapPropagator
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from opentelemetry.propagators.textmap import Getter, TextMapPropagator, default_getter
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otelctx.exchange.propagator import GRANT, OtelctxPropagator
 from otelctx.telemetry.events import SPAN_KEY
 
-__all__ = ["Known", "extract", "inject", "known", "parse"]
+__all__ = ["Known", "Remote", "extract", "inject", "known", "parse"]
 
 _TRACEPARENT: Final = "traceparent"
 _FLAGS: Final = {b"%02x" % flags: TraceFlags(flags) for flags in range(256)}
@@ -100,6 +100,27 @@ def parse(traceparent: bytes) -> Context | None:
     if not trace_number or not span_number:
         return Context()
     return Context({SPAN_KEY: NonRecordingSpan(SpanContext(trace_number, span_number, True, flags))})
+
+
+class Remote(NonRecordingSpan):
+    """The caller's span, where nothing is recorded: its ``traceparent`` is read once somebody asks for it, and that is
+    seldom."""
+
+    def __init__(self, traceparent: bytes) -> None:
+        self._unread: bytes | None = traceparent
+
+    def get_span_context(self) -> SpanContext:
+        line = self._unread
+        if line is not None:
+            context = parse(line)
+            if context is None:
+                context = extract({_TRACEPARENT: line.decode("latin-1")}, default_getter)
+            self._context = get_current_span(context).get_span_context()
+            self._unread = None
+        return self._context
+
+    def __repr__(self) -> str:
+        return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
 def extract(carrier: Any, getter: Getter[Any]) -> Context:

@@ -48,7 +48,7 @@ class App:
         await send({"type": "http.response.body", "body": b"b"})
 
 
-async def ask(app: ContextMiddleware) -> list[Any]:
+async def ask(app: ContextMiddleware, traceparent: bytes = TRACEPARENT.encode()) -> list[Any]:
     out: list[Any] = []
 
     async def receive() -> Any:
@@ -57,7 +57,7 @@ async def ask(app: ContextMiddleware) -> list[Any]:
     async def send(message: Any) -> None:
         out.append(message)
 
-    headers = [(b"host", b"a.example"), (b"traceparent", TRACEPARENT.encode())]
+    headers = [(b"host", b"a.example"), (b"traceparent", traceparent)]
     scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http", "http_version": "1.1", "headers": headers}
     await app(scope, receive, send)
     return out
@@ -95,6 +95,26 @@ async def test_context_flows_and_headers_of_ours_stay_ours(
     assert answer[0]["headers"] == [(b"x-own", b"1")]
     assert [message["body"] for message in answer[1:]] == [b"a", b"b"]
     assert current_scope() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "trace_id"),
+    [
+        (TRACEPARENT.encode(), int(TRACE_ID, 16)),
+        (f"cc{TRACEPARENT[2:]}-later".encode(), int(TRACE_ID, 16)),  # of a version to come
+        (b"00-" + b"0" * 32 + b"-b7ad6b7169203331-01", 0),
+        (b"\xff", 0),
+        (b"", 0),
+    ],
+)
+async def test_a_parent_that_is_read_late_is_the_one_that_came(line: bytes, trace_id: int) -> None:
+    app = App()
+    made = ContextMiddleware(app, node=Node(Settings()), excluded="/*", **of_the_sdk())
+    await ask(made, line)
+    assert f"0x{trace_id:032x}" in repr(app.span)
+    assert app.span.get_span_context().trace_id == trace_id
+    assert app.span.get_span_context() is app.span.get_span_context()
+    assert app.span.get_span_context().is_remote is bool(trace_id)
 
 
 @pytest.mark.parametrize("options", QUIET.values(), ids=list(QUIET))
