@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ JAEGER: Final = "http://localhost:16686"
 
 _ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _NONE: Final = "0" * 32
+_WIDTH: Final = 400  # columns where nobody looks at a terminal: a span is a line
 _PAGE: Final = re.compile(r"\s*(https?://\S+?)/(?:trace|api/traces)/", re.IGNORECASE)
 
 
@@ -68,7 +70,7 @@ def show(text: str, jaeger_url: str | None, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(document(spans), indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, width=None if os.isatty(1) else _WIDTH)
     for tree in draw(spans):
         console.print(tree)
-    console.print(jaeger.link(wanted), markup=False)
+    console.print(jaeger.link(wanted), markup=False, soft_wrap=True)

@@ -32,7 +32,7 @@ __all__ = ["run"]
 
 _NO_PAGE: Final = "Built from Go modules it has no page to look at: otelctx show trace ADDRESS draws a trace."
 _PIECES: Final = 5  # of text that the vanishing client reads
-_WIDTH: Final = 132  # columns where nobody looks at a terminal
+_WIDTH: Final = 160  # columns where nobody looks at a terminal
 _STOPPED: Final = (0, -15)  # uvicorn's own command ends by the signal that stopped it
 
 
@@ -70,12 +70,13 @@ async def _run(console: Console, place: AbstractAsyncContextManager[Backstage], 
             await story.tell()
         await asyncio.to_thread(telemetry.shutdown)
         story.close()
+        status = _verdict(console, ledger)
         if keep:
             console.print(f"\nJaeger stays until you press Ctrl-C. {_NO_PAGE}")
             await _interrupted()
         elif backstage.link is not None and not backstage.inherit:
             console.print("\nThis Jaeger ends now, with its traces: otelctx demo --jaeger --keep leaves it running.")
-    return _verdict(console, ledger)
+    return status
 
 
 class _Story:
@@ -142,7 +143,7 @@ class _Story:
         if said:
             self._console.print(f"  → {' '.join(said.split())[:110]}", markup=False)
         for tree in draw(spans):
-            self._console.print(tree)
+            self._console.print(tree, soft_wrap=False)
         if self._backstage.link is not None:
             self._console.print(f"  {self._backstage.link(reply.trace_id)}")
         return spans, figures

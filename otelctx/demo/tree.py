@@ -17,6 +17,7 @@ __all__ = ["draw"]
 # What is worth a line beside a span: attribute → how it is called there.
 _SHOWN: Final = {
     semconv.HTTP_RESPONSE_STATUS_CODE: "status",
+    semconv.ERROR_TYPE: "error",
     semconv.FRAME_KIND: "frame",
     semconv.GEN_AI_INPUT_TOKENS: "in",
     semconv.GEN_AI_CACHE_READ_TOKENS: "reused",
@@ -37,7 +38,8 @@ _COLOURS: Final = ("cyan", "magenta", "green", "yellow")
 
 
 def draw(spans: Iterable[SeenSpan]) -> list[Tree]:
-    """One tree for each root of the trace."""
+    """One tree for each root of the trace. A line that is too long goes on below, unless it is printed with
+    ``soft_wrap``: then it is cut."""
     spans = list(spans)
     services = list(dict.fromkeys(span.service for span in sorted(spans, key=lambda s: s.start)))
     colours = {service: _COLOURS[index % len(_COLOURS)] for index, service in enumerate(services)}

@@ -45,6 +45,14 @@ def test_children_follow_their_parent_by_start_and_a_lost_parent_makes_a_root() 
     ]
 
 
+def test_nothing_of_the_drawing_is_cut_off_on_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    attributes = {"http.response.status_code": 500, "error.type": "RuntimeError", "otelctx.frame.kind": "full"}
+    for tree in draw([span("a", "", 0, 10, attributes=attributes)]):
+        Console(file=out, width=40).print(tree)
+    assert out.getvalue().split()[-3:] == ["status=500", "error=RuntimeError", "frame=full"]
+
+
 def test_the_drawing_shows_durations_and_events() -> None:
     out = io.StringIO()
     for tree in draw(SPANS):
