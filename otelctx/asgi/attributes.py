@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound
@@ -32,7 +33,8 @@ def _authority(authority: bytes, scheme: str) -> tuple[str, int | None]:
     return sanitize.text(address.strip("[]"), 255), None if number == default else number
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """What the requests of one client to one host share: the names by which they are counted, ``name`` being the first
     word of the span's, and ``attributes`` and ``point`` with which span and histogram point begin. Never to be changed.
     """

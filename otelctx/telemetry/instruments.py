@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from threading import Lock, RLock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -363,7 +364,8 @@ def tracer(tracer_provider: trace.TracerProvider | None = None) -> trace.Tracer:
     return found
 
 
-class Sinks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sinks:
     """Where a request's telemetry goes. ``deaf`` to spans, ``mute`` for measurements: nobody keeps them, since there is
     no SDK or it is disabled."""
 
