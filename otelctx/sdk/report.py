@@ -28,9 +28,11 @@ class SignalCheck:
     last_error: str | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """All but the signal and its state, for people."""
         where = " ".join(part for part in (self.exporter, self.endpoint) if part)
-        parts = [f"{self.signal:<8}{self.state:<8}{where + ': ' if where else ''}{self.detail}"]
+        parts = [f"{where}: {self.detail}" if where else self.detail]
         if self.advice:
             parts.append(self.advice)
         if self.dropped:
@@ -39,6 +41,9 @@ class SignalCheck:
         if self.last_error and self.last_error not in self.detail:
             parts.append(f"last error: {self.last_error}")
         return "; ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.signal:<8}{self.state:<8}{self.text}"
 
 
 @dataclass(frozen=True, slots=True)

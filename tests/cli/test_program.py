@@ -117,7 +117,7 @@ def test_doctor_stops_at_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_doctor_lists_what_is_in_the_model_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OTELCTX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(doctor, "_collector", lambda: doctor.Finding("collector", "ok", ""))
+    monkeypatch.setattr(doctor, "_collector", lambda: iter([doctor.Finding("collector", "ok", "")]))
     assert "empty" in _finding("model cache").detail
     (tmp_path / "models" / "m").mkdir(parents=True)
     (tmp_path / "models" / "m" / "w").write_bytes(b"x" * 2**20)
@@ -125,7 +125,7 @@ def test_doctor_lists_what_is_in_the_model_cache(monkeypatch: pytest.MonkeyPatch
 
 
 def test_doctor_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_collector", lambda: doctor.Finding("collector", "ok", ""))
+    monkeypatch.setattr(doctor, "_collector", lambda: iter([doctor.Finding("collector", "ok", "")]))
     real = doctor.version
 
     def version(package: str) -> str:
