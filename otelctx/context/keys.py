@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from otelctx.errors import ConfigError, ContextLimitExceeded, ContextTypeError
 from otelctx.semconv import INCOMPLETE
@@ -43,6 +43,8 @@ _RULE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "any": (bool,),
     "last": (str, int, bool, float, bytes),
 }
+_FLOWS: Final[tuple[str, ...]] = get_args(Flow)
+_VISIBILITIES: Final[tuple[str, ...]] = get_args(Visibility)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class KeySpec:
             raise ConfigError(f"key name {self.name!r} must match [a-z0-9][a-z0-9_./-]{{0,63}}")
         if self.type not in _KINDS:
             raise ConfigError(f"key {self.name!r}: type must be str, int, bool, float or bytes, not {self.type!r}")
+        for what, word, words in (("flow", self.flow, _FLOWS), ("visibility", self.visibility, _VISIBILITIES)):
+            if word not in words:  # never to be taken for one that lets more out
+                raise ConfigError(f"key {self.name!r}: {what} must be {' or '.join(words)}, not {word!r}")
+        if self.rule is not None and self.rule not in _RULE_TYPES:
+            raise ConfigError(f"key {self.name!r}: rule must be {' or '.join(_RULE_TYPES)}, not {self.rule!r}")
         if (self.flow == "up") != (self.rule is not None):
             raise ConfigError(f"key {self.name!r}: a rule belongs to keys that flow up, and only to them")
         if self.rule is not None and self.type not in _RULE_TYPES[self.rule]:

@@ -26,6 +26,9 @@ def test_a_name_outside_the_grammar_is_refused(name: str) -> None:
         ({"type": str, "flow": "up", "rule": "max"}, "'max' is for int, float"),
         ({"type": int, "flow": "up", "rule": "any"}, "'any' is for bool"),
         ({"type": str, "flow": "local", "visibility": "public"}, "public"),
+        ({"type": str, "flow": "Local"}, "flow must be down or local or up, not 'Local'"),
+        ({"type": str, "visibility": "Public"}, "visibility must be internal or public, not 'Public'"),
+        ({"type": int, "flow": "up", "rule": "avg"}, "rule must be sum or max or min or any or last, not 'avg'"),
         ({"name": "a/b", "type": str, "visibility": "public"}, "baggage"),
     ],
 )
