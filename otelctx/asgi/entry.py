@@ -16,7 +16,7 @@ import otelctx.semconv as semconv
 from otelctx.asgi.attributes import session_attributes
 from otelctx.asgi.headers import Inbound, extract, remote
 from otelctx.asgi.options import Options
-from otelctx.asgi.types import Headers, Scope
+from otelctx.asgi.types import Headers, Message, Scope
 from otelctx.context.current import BINDING_KEY, Binding
 from otelctx.context.scope import Scope as ContextScope
 from otelctx.delta.baggage import decoded
@@ -114,23 +114,29 @@ class Entry:
         if exchange.event is not None:
             events.emit(exchange.event, {semconv.REASON: exchange.reason or "unknown"}, span=span, context=context)
 
-    def head(self, options: Options, method: str, headers: Headers) -> Headers:
-        """Response headers as they go out: ours instead of any that the application has set."""
-        if self.exchange.outcome == "refuse":  # written by the exchange itself
+    def head(self, options: Options, method: str, message: Message) -> Message:
+        """The head of the response as it goes out: with headers of ours instead of any that the application has set."""
+        given = message.get("headers")
+        headers: Headers = given if type(given) is list else list(given or ())
+        outcome = self.exchange.outcome
+        if outcome != "refuse":  # that one is written by the exchange itself
+            for name, _ in headers:
+                if name[:1] in _FIRST and name[: len(_FRAME)].lower() == _FRAME:
+                    headers = [line for line in headers if line[0][: len(_FRAME)].lower() != _FRAME]
+                    break
+        if outcome != "none":
+            headers = self._acked(options, method, headers)
+        return message if headers is given else {**message, "headers": headers}
+
+    def _acked(self, options: Options, method: str, headers: Headers) -> Headers:
+        if self.exchange.outcome == "refuse":
             size = sum(len(value) for name, value in headers if name == _ACK)
-            count_frame(options.meter_provider, self.exchange.ack_kind, "sent", size)
+        elif (ack := self.exchange.ack(method, headers)) is not None:
+            headers, size = [*headers, (_ACK, ack)], len(ack)
+        else:
             return headers
-        for name, _ in headers:
-            if name[:1] in _FIRST and name[: len(_FRAME)].lower() == _FRAME:
-                headers = [line for line in headers if line[0][: len(_FRAME)].lower() != _FRAME]
-                break
-        if self.exchange.outcome == "none":
-            return headers
-        ack = self.exchange.ack(method, headers)
-        if ack is None:
-            return headers
-        count_frame(options.meter_provider, self.exchange.ack_kind, "sent", len(ack))
-        return [*headers, (_ACK, ack)]
+        count_frame(options.meter_provider, self.exchange.ack_kind, "sent", size)
+        return headers
 
 
 def _carried(

@@ -75,7 +75,10 @@ class HttpRequest(Recording):
                 raise
         complete = False
         if self.status is None and message["type"] == START:
-            message = self._head(message)
+            self.start(message)
+            message = self._entry.head(self._options, self._scope["method"], message)
+            if self._options.extras is not None:
+                self._options.extras.answered(self.span, message["headers"])
         elif complete := self.see(message):
             if self._options.join:
                 self.ahead()
@@ -88,15 +91,6 @@ class HttpRequest(Recording):
             raise
         if complete:
             self.last_byte()
-
-    def _head(self, message: Message) -> Message:
-        self.start(message)
-        given = message.get("headers")
-        headers = given if type(given) is list else list(given or ())
-        lines = self._entry.head(self._options, self._scope["method"], headers)
-        if self._options.extras is not None:
-            self._options.extras.answered(self.span, lines)
-        return message if lines is headers else {**message, "headers": lines}
 
     # the end
 

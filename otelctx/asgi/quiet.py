@@ -39,11 +39,7 @@ class Quiet:
     def send(self, message: Message) -> Awaitable[None]:
         if not self._started and message["type"] == START:
             self._started = True
-            given = message.get("headers")
-            headers = given if type(given) is list else list(given or ())
-            lines = self._entry.head(self._options, self._scope["method"], headers)
-            if lines is not headers:
-                message = {**message, "headers": lines}
+            message = self._entry.head(self._options, self._scope["method"], message)
         return self._send(message)
 
     def failed(self, error: BaseException) -> Answer | None:

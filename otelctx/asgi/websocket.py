@@ -199,11 +199,9 @@ class WebSocket:
     async def send(self, message: Message) -> None:
         kind, seen = message["type"], self._seen
         if kind in ("websocket.accept", "websocket.http.response.start"):
-            headers = list(message.get("headers") or ())
-            headers = self._entry.head(self._options, "GET", headers)
-            message = {**message, "headers": headers}
+            message = self._entry.head(self._options, "GET", message)
             if self._options.extras is not None and seen is not None:
-                self._options.extras.answered(seen.span, headers)
+                self._options.extras.answered(seen.span, message["headers"])
         if kind == "websocket.close" and self._accepted and seen is not None and seen.close_code is None:
             # Before it is sent: a server may tell a task that receives of the end, with a code of its own, at once.
             seen.close_code = message.get("code", 1000)
