@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from opentelemetry.util.types import AttributeValue
 
@@ -26,6 +27,8 @@ _SECRETS: Final = re.compile(
     r"x-amz-security-token|access_token|refresh_token|id_token|token|api[_-]?key|key|password|passwd|pwd|secret|"
     r"client_secret|code|auth|authorization|session|sessionid|jwt)=)[^&;]+"
 )
+# A name with a percent sign in it, as servers decode it: %74oken is a token to them.
+_ENCODED: Final = re.compile(r"(?<![^&;?])([^&;?=%]*%[^&;?=]*=)[^&;]+")
 # User and password of a URL, wherever one stands: after its scheme, up to the host.
 _USERINFO: Final = re.compile(r"(?<=://)[^/?#@\s]+@")
 
@@ -62,7 +65,16 @@ def query(value: str | bytes, limit: int = LIMIT) -> str:
     """A query string as :func:`path`, with the values of well-known credentials replaced by ``REDACTED``, also of one
     that was cut in half."""
     cut = path(value, limit)
-    return _SECRETS.sub(rf"\1{REDACTED}", cut) if "=" in cut else cut
+    if "=" not in cut:
+        return cut
+    if "%" in cut:
+        cut = _ENCODED.sub(_unmasked, cut)
+    return _SECRETS.sub(rf"\1{REDACTED}", cut)
+
+
+def _unmasked(parameter: re.Match[str]) -> str:
+    name = parameter[1]
+    return f"{name}{REDACTED}" if _SECRETS.fullmatch(f"{unquote(name)}x") else parameter[0]
 
 
 def integer(value: int) -> int:

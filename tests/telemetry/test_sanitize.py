@@ -112,3 +112,15 @@ def test_an_at_sign_elsewhere_is_nothing() -> None:
 @given(st.integers())
 def test_integers_have_64_bits(value: int) -> None:
     assert encoded({"n": sanitize.integer(value)})["n"].int_value == max(-(2**63), min(value, 2**63 - 1))
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("%74oken=abc&x=1", "%74oken=REDACTED&x=1"),
+        ("a=%20b&p%61ssword=2;x=3", "a=%20b&p%61ssword=REDACTED;x=3"),
+        ("%2574oken=4&%=1&%zz=3", "%2574oken=4&%=1&%zz=3"),  # decoded once, as servers do
+    ],
+)
+def test_a_credential_whose_name_is_percent_encoded_is_redacted_too(sent: str, kept: str) -> None:
+    assert sanitize.query(sent) == kept
