@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otelctx.exchange.node import Node
 from otelctx.settings import Settings
@@ -32,19 +27,13 @@ def messages(kind: str) -> list[Message]:
 class World:
     """``ours`` are the options that let a middleware of ours export to here."""
 
-    def __init__(self) -> None:
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+    def __init__(self, exports: Any) -> None:
+        self.reader, self.exporter = exports.reader, exports.exporter
+        self.tracers, self.meters = exports.tracers, exports.meters
+        self.spans, self.one, self.points = exports.spans, exports.span, exports.points
         self.node = Node(Settings())
-        self.ours: dict[str, Any] = {
-            "node": self.node,
-            "tracer_provider": self.tracers,
-            "meter_provider": self.meters,
-        }
-        self.theirs: dict[str, Any] = {"tracer_provider": self.tracers, "meter_provider": self.meters}
+        self.theirs: dict[str, Any] = exports.options
+        self.ours: dict[str, Any] = {"node": self.node, **exports.options}
 
     async def request(self, app: Any, path: str = "/items/7", *, kind: str = "http", **extra: Any) -> list[Message]:
         incoming, sent = messages(kind), []
@@ -85,29 +74,15 @@ class World:
 
         await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
 
-    def spans(self, kind: str | None = None) -> list[Any]:
-        return [s for s in self.exporter.get_finished_spans() if kind is None or s.kind.name == kind]
-
-    def one(self, kind: str) -> Any:
-        (span,) = self.spans(kind)
-        return span
-
     def by(self) -> list[tuple[str, str]]:
         """Kind and instrumentation of each span, in the order of their ends."""
         return [(s.kind.name, s.instrumentation_scope.name.rpartition(".")[2]) for s in self.spans()]
 
-    def points(self, name: str) -> list[Any]:
-        data = self.reader.get_metrics_data()
-        if data is None:
-            return []
-        found = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.name == name]
-        return [point for metric in found for point in metric.data.data_points]
-
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch: pytest.MonkeyPatch, make_exports: Callable[[], Any]) -> World:
     """Its providers are the process's own for the time of a test: what is native takes those."""
-    made = World()
+    made = World(make_exports())
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", made.tracers)
     monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", made.meters)
     return made

@@ -15,12 +15,6 @@ from typing import Any
 import grpc
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
 
 from otelctx.context.current import ContextKey, UpKey, current_scope, session
 from otelctx.context.scope import Scope
@@ -226,42 +220,10 @@ class Server:
         self.pool.shutdown()
 
 
-class Report:
-    """Spans and metrics of one side."""
-
-    def __init__(self) -> None:
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"tracer_provider": self.tracers, "meter_provider": self.meters}
-
-    def spans(self, kind: SpanKind | None = None) -> list[ReadableSpan]:
-        return [span for span in self.exporter.get_finished_spans() if kind in (None, span.kind)]
-
-    def span(self, kind: SpanKind | None = None) -> ReadableSpan:
-        (found,) = self.spans(kind)
-        return found
-
-    def complaints(self, conventions: Any) -> list[str]:
-        return [*conventions.spans(self.spans()), *conventions.metrics(self.reader.get_metrics_data())]
-
-    def points(self, name: str) -> list[dict[str, Any]]:
-        """Attributes of a histogram's points, one for each value recorded."""
-        data = self.reader.get_metrics_data()
-        metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
-        points = [point for metric in metrics if metric.name == name for point in metric.data.data_points]
-        return [dict(point.attributes) for point in points for _ in range(point.count)]
-
-
 class Client:
     """A channel of either kind, behind one blocking interface."""
 
-    def __init__(self, style: str, target: str, node: Node, report: Report, **options: Any) -> None:
+    def __init__(self, style: str, target: str, node: Node, report: Any, **options: Any) -> None:
         self.style, self.node = style, node
         wraps = {key: options.pop(key) for key in ("balanced",) if key in options}
         if style == "sync":
@@ -316,23 +278,21 @@ def node() -> Callable[..., Node]:
 
 
 @pytest.fixture
-def there(conventions: Any) -> Iterator[Report]:
+def there(checked_exports: Any) -> Any:
     """What the servers of a test report: as the conventions and our table say, whatever the test is about."""
-    made = Report()
-    yield made
-    assert made.complaints(conventions) == []
+    return checked_exports
 
 
 @pytest.fixture
-def here(conventions: Any) -> Iterator[Report]:
+def here(make_exports: Any, conventions: Any) -> Iterator[Any]:
     """What the channels of a test report, likewise."""
-    made = Report()
+    made = make_exports()
     yield made
     assert made.complaints(conventions) == []
 
 
 @pytest.fixture
-def serve(node: Callable[..., Node], there: Report) -> Iterator[Callable[..., Server]]:
+def serve(node: Callable[..., Node], there: Any) -> Iterator[Callable[..., Server]]:
     """Starts servers: by default with our interceptors and a node of their own."""
     running: list[Server] = []
 
@@ -351,7 +311,7 @@ def serve(node: Callable[..., Node], there: Report) -> Iterator[Callable[..., Se
 
 
 @pytest.fixture
-def connect(node: Callable[..., Node], here: Report) -> Iterator[Callable[..., Client]]:
+def connect(node: Callable[..., Node], here: Any) -> Iterator[Callable[..., Client]]:
     clients: list[Client] = []
 
     def make(target: str, style: str = "sync", *, own: Node | None = None, **options: Any) -> Client:

@@ -59,8 +59,8 @@ def test_each_side_has_one_span_and_one_duration(pair: Any, kind: str, chat: Any
     assert (ours.attributes["server.address"], ours.attributes["server.port"]) == ("127.0.0.1", server.port)
     assert theirs.attributes["client.address"] == "127.0.0.1"
     point = {"rpc.system.name": "grpc", "rpc.method": f"test.Echo/{kind}", "rpc.response.status_code": "OK"}
-    assert there.points("rpc.server.call.duration") == [point]
-    assert here.points("rpc.client.call.duration") == [
+    assert there.durations("rpc.server.call.duration") == [point]
+    assert here.durations("rpc.client.call.duration") == [
         {**point, "server.address": "127.0.0.1", "server.port": server.port}
     ]
 
@@ -109,7 +109,7 @@ def test_a_handler_that_fails_is_an_error_of_the_server_and_still_acks(
     assert event.name == "exception"
     assert event.attributes["exception.type"] == "LookupError"
     assert chat.up("grpc.spent") == 1, "what was used before is known"
-    assert there.points("rpc.server.call.duration")[0]["error.type"] == "UNKNOWN"
+    assert there.durations("rpc.server.call.duration")[0]["error.type"] == "UNKNOWN"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,23 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 import uvicorn
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from otelctx.exchange.node import Node
 from otelctx.inference.engines.base import Engine
 from otelctx.serving import app
 from otelctx.settings import Settings
 
-TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 Serve = Callable[..., AbstractContextManager[str]]
 
 
@@ -66,36 +56,11 @@ def served() -> Serve:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[], tuple[Any, Any]]) -> Path:
     """A directory with a random Llama and a byte-level tokenizer with a chat template: what ``serve`` takes."""
-    alphabet = sorted(ByteLevel.alphabet())
-    backend = Tokenizer(BPE({token: n for n, token in enumerate(["<|im_start|>", "<|im_end|>", *alphabet])}, []))
-    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    backend.decoder = ByteLevelDecoder()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=TEMPLATE,
-    )
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.6,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=None,
-    )
     directory = tmp_path_factory.mktemp("models") / "tiny"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        AutoModelForCausalLM.from_config(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    for part in make_tiny():
+        part.save_pretrained(directory)
     return directory
 
 

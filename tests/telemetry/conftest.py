@@ -10,51 +10,28 @@ from opentelemetry import _logs, metrics, trace
 from opentelemetry.metrics import MeterProvider as ApiMeterProvider
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otelctx.telemetry import events
 
 
-class Seen:
-    """What reached the exporters. ``points(name)`` collects the metrics anew."""
+@pytest.fixture
+def providers(make_exports: Callable[[], Any]) -> Callable[[], Any]:
+    """Makes them; also ``loggers``, whose records are in ``logs``."""
 
-    def __init__(self) -> None:
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.logs = InMemoryLogRecordExporter()
-        self.loggers = LoggerProvider(shutdown_on_exit=False)
-        self.loggers.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
+    def make() -> Any:
+        made = make_exports()
+        made.logs = InMemoryLogRecordExporter()
+        made.loggers = LoggerProvider(shutdown_on_exit=False)
+        made.loggers.add_log_record_processor(SimpleLogRecordProcessor(made.logs))
+        return made
 
-    def points(self, name: str) -> list[Any]:
-        data = self.reader.get_metrics_data()
-        if data is None:
-            return []
-        return [
-            point
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-            for point in metric.data.data_points
-        ]
+    return make
 
 
 @pytest.fixture
-def providers() -> Callable[[], Seen]:
-    return Seen
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    """The same, as the global providers."""
-    found = Seen()
+def seen(monkeypatch: pytest.MonkeyPatch, providers: Callable[[], Any]) -> Iterator[Any]:
+    """What is exported, with the global providers."""
+    found = providers()
     meters: ApiMeterProvider = found.meters
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: meters)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: found.tracers)

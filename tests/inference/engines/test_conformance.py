@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.metrics import MeterProvider as ApiMeterProvider
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 
 from otelctx import semconv
 from otelctx.errors import OtelctxError
@@ -28,33 +24,25 @@ LATENCIES = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_PER_OUTPUT_TOKEN)
 
 
 class Seen:
-    def __init__(self) -> None:
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+    def __init__(self, exports: Any) -> None:
+        self.exporter, self.reader = exports.exporter, exports.reader
+        self._exports = exports
 
     def chat(self) -> ReadableSpan:
-        (span,) = (s for s in self.exporter.get_finished_spans() if s.name.startswith("chat "))
+        (span,) = (s for s in self._exports.spans() if s.name.startswith("chat "))
         return span
 
     def count(self, name: str) -> int:
-        data = self.reader.get_metrics_data()
-        found = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
-        return sum(p.count for m in found if m.name == name for p in m.data.data_points)
+        return len(self._exports.durations(name))
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch, conventions: Any) -> Iterator[Seen]:
-    """Whatever a test has turns do, what is reported of them is as the conventions and our table say."""
-    made = Seen()
-    meters: ApiMeterProvider = made.meters
+def seen(monkeypatch: pytest.MonkeyPatch, checked_exports: Any) -> Seen:
+    """What is reported of the turns of a test."""
+    meters: ApiMeterProvider = checked_exports.meters
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: meters)
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: made.tracers)
-    yield made
-    assert conventions.spans(made.exporter.get_finished_spans()) == []
-    assert conventions.metrics(made.reader.get_metrics_data()) == []
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: checked_exports.tracers)
+    return Seen(checked_exports)
 
 
 async def test_a_turn_with_everything_a_request_can_ask_for(seen: Seen, make_engine: Make, ask: Make) -> None:
