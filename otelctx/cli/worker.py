@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from otelctx.inference.engines.transformers import TransformersEngine
 from otelctx.inference.loader import load
 from otelctx.inference.pressure import Limits as PressureLimits
 from otelctx.sdk.configure import configure
+from otelctx.sdk.signals import handled
 from otelctx.serving.application import app
 from otelctx.settings import Settings
 
@@ -114,13 +114,8 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # uvicorn's own raises the signal once more when the server is down, and telemetry would never be sent.
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handled(self.handle_exit):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _url(host: str, listener: socket.socket) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -16,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from otelctx.gateway.application import Gateway
 from otelctx.gateway.head import TARGET
+from otelctx.sdk.signals import handled
 
 __all__ = ["EdgeProtocol", "EdgeServer", "config"]
 
@@ -143,10 +143,5 @@ class EdgeServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # uvicorn's own raises the signal once more when the server is down, and telemetry would never be sent.
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handled(self.handle_exit):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
