@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from opentelemetry import _logs, metrics, trace
 
-from otelctx.asgi.types import Message, Scope, Send
+from otelctx.asgi.types import App, Message, Receive, Scope, Send
 
-__all__ = ["flush", "flushing"]
+__all__ = ["flush", "flushing", "unflushed"]
 
 _FLUSHES: Final = "otelctx.flushes"  # in a lifespan's scope
 _LAST: Final = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
@@ -59,3 +59,15 @@ def flushing(scope: Scope, send: Send) -> Send:
         await send(message)
 
     return last
+
+
+def unflushed(app: App) -> App:
+    """``app`` for a server that delivers its telemetry after its end: waiting for an absent collector at the lifespan's
+    end too would make that end last twice as long."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope[_FLUSHES] = True
+        await app(scope, receive, send)
+
+    return served

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, cast
 import torch
 import uvicorn
 
+from otelctx.asgi.flush import unflushed
 from otelctx.cli.leaving import LEAVING
 from otelctx.cli.options import Options
 from otelctx.cli.rereading import keys_on_hangup
@@ -80,7 +81,7 @@ def _config(options: Options, engine: TransformersEngine) -> uvicorn.Config:
         # Else a connection hands the Context of its first request to all the later ones.
         extra["reset_contextvars"] = True
     return uvicorn.Config(
-        app(engine),
+        unflushed(app(engine)),  # work() delivers, when all is over
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry import _logs, metrics, trace
 
 from otelctx.asgi import flush as module
-from otelctx.asgi.flush import flush, flushing
+from otelctx.asgi.flush import flush, flushing, unflushed
 from otelctx.asgi.middleware import wrap
 from otelctx.testing.backends import free_ports, poll
 from otelctx.testing.receiver import OtlpReceiver
@@ -63,6 +63,20 @@ async def test_the_middleware_does_so_whatever_the_application_is(providers: Any
 
     await wrap(wrap(application))({"type": "lifespan"}, receive, send)
     assert events == ["flushed", "lifespan.shutdown.complete"]
+
+
+async def test_a_server_that_delivers_after_its_end_has_nothing_to_wait_for(providers: Any) -> None:
+    events: list[str] = []
+    providers(lambda: events.append("flushed"))
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def send(message: Any) -> None:
+        events.append(message["type"])
+
+    await unflushed(wrap(application))({"type": "lifespan"}, lambda: None, send)
+    assert events == ["lifespan.shutdown.complete"]
 
 
 async def test_in_a_thread_of_the_process_where_it_goes_on_nothing_waits(providers: Any) -> None:
