@@ -197,7 +197,7 @@ class TurnReport:
         self._show(self.window)
         if self._request.session is not None:
             self._record_up(TURN.spec, self._turn)
-        instruments().window_tokens.record(self.window.used, {semconv.WINDOW_MODE: self._mode}, self._trace.context)
+        instruments().window_tokens.record(self.window.used, {semconv.WINDOW_MODE: self._mode}, self._trace.inside)
         found: dict[str, str | None] = {semconv.LIMIT: result.limit, semconv.CUT: result.cut}
         extra = {key: value for key, value in found.items() if value is not None}
         self._end(result.outcome, tokens, finish=result.finish_reason, per_token=per_token, extra=extra)

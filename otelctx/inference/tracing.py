@@ -62,9 +62,10 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 class TurnTrace:
-    """Times are nanoseconds since the epoch."""
+    """Times are nanoseconds since the epoch. ``inside`` is ``context`` with the turn's span as the current one: what is
+    measured of the turn is measured in it, so that exemplars lead to the span."""
 
-    __slots__ = ("_ended", "_flags", "_inner", "_model", "_phase", "_session", "_span", "_started", "context")
+    __slots__ = ("_ended", "_flags", "_model", "_phase", "_session", "_span", "_started", "context", "inside")
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class TurnTrace:
             given | dict(attributes or {}),
             start_time=started,
         )
-        self._inner = trace.set_span_in_context(self._span, self.context)
+        self.inside = trace.set_span_in_context(self._span, self.context)
 
     def set(self, attributes: Mapping[str, AttributeValue]) -> None:
         """More attributes of the turn's span."""
@@ -114,7 +115,7 @@ class TurnTrace:
         """The running phase is over, and ``phase`` begins, with what is known of it. ``None``: no other begins."""
         if self._phase is not None:
             name, started, known = self._phase
-            span = tracer().start_span(name, self._inner, SpanKind.INTERNAL, self._flags | known, start_time=started)
+            span = tracer().start_span(name, self.inside, SpanKind.INTERNAL, self._flags | known, start_time=started)
             span.end(max(started, at))
         self._phase = None if phase is None else (phase, at, dict(attributes or {}))
 
@@ -154,7 +155,7 @@ class TurnTrace:
             final[semconv.GEN_AI_RESPONSE_MODEL] = self._model
         self._span.set_attributes(final)
         if details is not None:
-            events.record(semconv.EVENT_INFERENCE_DETAILS, self._known(final) | dict(details), self._inner)
+            events.record(semconv.EVENT_INFERENCE_DETAILS, self._known(final) | dict(details), self.inside)
         self.enter(None, ended)
         self._measure(outcome, kind, (ended - self._started) / 1e9, time_to_first_token, time_per_token)
         self._span.end(max(self._started, ended))
@@ -174,7 +175,7 @@ class TurnTrace:
     def _measure(
         self, outcome: Outcome, kind: str | None, duration: float, first: float | None, per_token: float | None
     ) -> None:
-        made, context = instruments(), self._inner
+        made, context = instruments(), self.inside
         common = {
             semconv.GEN_AI_OPERATION: _OPERATION,
             semconv.GEN_AI_PROVIDER: PROVIDER,

@@ -35,6 +35,9 @@ class Seen:
     def count(self, name: str) -> int:
         return len(self._exports.durations(name))
 
+    def exemplars(self, name: str) -> list[tuple[int, int]]:
+        return [(e.trace_id, e.span_id) for point in self._exports.points(name) for e in point.exemplars]
+
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, checked_exports: Any) -> Seen:
@@ -62,6 +65,13 @@ async def test_a_turn_with_everything_a_request_can_ask_for(seen: Seen, make_eng
         "gen_ai.request.stream": True,
     }
     assert semconv.GEN_AI_COMPACTED not in attributes
+
+
+@pytest.mark.parametrize("name", [semconv.REQUEST_DURATION, *LATENCIES, semconv.WINDOW_TOKENS])
+async def test_a_point_of_a_turn_leads_to_its_span(seen: Seen, make_engine: Make, ask: Make, name: str) -> None:
+    await ask(make_engine(), "hello", session="s", max_tokens=4)
+    context = seen.chat().context
+    assert seen.exemplars(name) == [(context.trace_id, context.span_id)]
 
 
 async def test_a_turn_that_drops_what_was_said_is_compacted(seen: Seen, make_engine: Make, ask: Make) -> None:
