@@ -146,8 +146,8 @@ async def test_litestars_route_is_the_template_with_its_routers_and_mounts(
 
 async def test_the_root_and_the_mounts_are_part_of_the_route(rig: Any) -> None:
     r = rig(make())
-    await r.request("GET", "/root/users/7", root_path="/root")
-    assert r.point()["http.route"] == "/root/users/{user_id}"
+    await r.request("GET", "/base/users/7", root_path="/base")
+    assert r.point()["http.route"] == "/base/users/{user_id}"
     r = rig(Starlette(routes=[Mount("/t/{user_id}", app=make())]))
     await r.request("GET", "/t/acme/users/7")
     assert r.point()["http.route"] == "/t/{user_id}/users/{user_id}"

@@ -140,8 +140,8 @@ async def test_a_websocket_has_its_route(rig: Any) -> None:
 
 async def test_the_root_and_the_mounts_are_part_of_the_route(rig: Any) -> None:
     r = rig(make([]))
-    await ask(r, "GET", "/root/users/7", root_path="/root")
-    assert r.point()["http.route"] == "/root/users/<int:user_id>"
+    await ask(r, "GET", "/base/users/7", root_path="/base")
+    assert r.point()["http.route"] == "/base/users/<int:user_id>"
     r = rig(Starlette(routes=[Mount("/t/{tenant}", app=make([]))]))
     await ask(r, "GET", "/t/acme/users/7")
     assert r.point()["http.route"] == "/t/{tenant}/users/<int:user_id>"
