@@ -24,8 +24,11 @@ from otelctx.testing.jaeger import JaegerQuery, fetch
 __all__ = ["Backend", "Collector", "Jaeger", "Launch", "find", "free_ports", "poll"]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_READY: Final = 30.0  # seconds
+# Seconds. Whoever waits is let go as soon as it is there; only what never comes takes them.
+_READY: Final = 120.0
+_END: Final = 60.0
 _ATTEMPTS: Final = 3
+_TAKEN: Final = ("address already in use", "connection in use")  # the second is gunicorn's
 _OURS: Final = ("OTEL_", "OTELCTX_")
 
 
@@ -56,12 +59,14 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a process once, and how to see that it is ready; it gets ``within`` seconds for that."""
+    """How to start a process once, in ``folder``, and how to see that it is ready; it gets ``within`` seconds for
+    that."""
 
     command: list[str]
     ready: Callable[[], bool]
     environment: Mapping[str, str] = field(default_factory=dict)
     within: float = _READY
+    folder: Path | None = None
 
 
 class Backend(ABC):
@@ -76,7 +81,8 @@ class Backend(ABC):
                 return
             except (RuntimeError, TimeoutError) as exc:
                 # Between choosing a port and binding it, somebody else may have taken it: choose again.
-                if attempt == _ATTEMPTS or "address already in use" not in self.tail().lower():
+                said = self.tail().lower()
+                if attempt == _ATTEMPTS or not any(words in said for words in _TAKEN):
                     raise RuntimeError(f"{exc}\n{self.tail(2000)}") from None
 
     @abstractmethod
@@ -89,6 +95,7 @@ class Backend(ABC):
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
                 launch.command,
+                cwd=launch.folder,
                 env={**inherited, **launch.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -104,11 +111,17 @@ class Backend(ABC):
         """The end of its log."""
         return self.log.read_text(errors="replace")[-size:]
 
+    @property
+    def status(self) -> int | None:
+        """Its exit status, negative where a signal has ended it; ``None`` while it runs."""
+        return self._process.poll()
+
     def close(self) -> None:
+        """Have it end, and kill it if it has not after a minute."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(10)
+                self._process.wait(_END)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
@@ -181,7 +194,7 @@ class Jaeger(Backend):
         return [trace["traceID"] for trace in found["data"] or ()] if found else []
 
     def wait_for(
-        self, trace_id: str, complete: Callable[[list[dict[str, Any]]], bool], timeout: float = 30.0
+        self, trace_id: str, complete: Callable[[list[dict[str, Any]]], bool], timeout: float = _READY
     ) -> list[dict[str, Any]]:
         """The spans of a trace as soon as ``complete(spans)``. Raises ``TimeoutError`` with what had arrived."""
         spans: list[dict[str, Any]] = []
@@ -242,12 +255,20 @@ class Collector(Backend):
         )
 
 
-def poll(done: Callable[[], bool], alive: Callable[[], bool], what: str, timeout: float = _READY) -> None:
+def poll(
+    done: Callable[[], bool],
+    alive: Callable[[], bool],
+    what: str,
+    timeout: float = _READY,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
     """Return once ``done()``. Raises ``RuntimeError`` if not ``alive()``, ``TimeoutError`` after ``timeout`` s."""
-    deadline = time.monotonic() + timeout
+    deadline = clock() + timeout
     while not done():
         if not alive():
             raise RuntimeError(f"{what}: the process has ended")
-        if time.monotonic() > deadline:
+        if clock() > deadline:
             raise TimeoutError(f"{what} was not ready within {timeout:g} s")
-        time.sleep(0.05)
+        sleep(0.05)

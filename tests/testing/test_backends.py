@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from otelctx.errors import ConfigError
 from otelctx.testing import backends
-from otelctx.testing.backends import Backend, Launch, find, free_ports
+from otelctx.testing.backends import Backend, Launch, find, free_ports, poll
 
 
 class Child(Backend):
     """Runs ``codes`` one after the other, one per attempt; ready once it has said so in its log."""
 
-    def __init__(self, folder: Path, *codes: str) -> None:
+    def __init__(self, folder: Path, *codes: str, within: float = 120.0) -> None:
         self.codes = list(codes)
+        self.folder = folder
+        self.within = within
         super().__init__(folder / "child.log")
 
     def plan(self) -> Launch:
         command = [sys.executable, "-c", self.codes.pop(0)]
-        return Launch(command, lambda: "UP" in self.tail(), {"OTELCTX_GIVEN": "yes"})
+        given = {"OTELCTX_GIVEN": "yes"}
+        return Launch(command, lambda: "UP" in self.tail(), given, self.within, self.folder)
 
 
 TAKEN = "raise SystemExit('bind: address already in use')"
+GUNICORNS = "raise SystemExit('Connection in use: (127.0.0.1, 8000)')"
 RUNS = "import os, time; print('UP', sorted(os.environ), flush=True); time.sleep(600)"
 
 
@@ -38,13 +44,18 @@ def test_it_runs_until_it_is_closed_with_none_of_the_users_settings(
         assert "PATH" in child.tail()
         assert "OTEL_TRACES_EXPORTER" not in child.tail()
         assert "OTELCTX_BIND" not in child.tail()
-        assert child._process.poll() is None
-    assert child._process.poll() is not None
+        assert child.status is None
+    assert child.status == -signal.SIGTERM
     child.close()
 
 
+def test_it_runs_in_the_folder_that_the_plan_names(tmp_path: Path) -> None:
+    with Child(tmp_path, "import os; print('UP', os.getcwd(), flush=True)") as child:
+        assert str(tmp_path) in child.tail()
+
+
 def test_a_port_that_somebody_else_took_is_chosen_anew(tmp_path: Path) -> None:
-    with Child(tmp_path, TAKEN, TAKEN, RUNS) as child:
+    with Child(tmp_path, TAKEN, GUNICORNS, RUNS) as child:
         assert child.codes == []
 
 
@@ -61,15 +72,34 @@ def test_what_does_not_start_says_why(tmp_path: Path, codes: list[str], said: st
         Child(tmp_path, *codes)
 
 
-def test_what_never_gets_ready_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 1000, 20))
-    monkeypatch.setattr(backends.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(backends.time, "sleep", lambda seconds: None)
-    ended: list[Backend] = []
-    monkeypatch.setattr(Child, "close", lambda self: (ended.append(self), Backend.close(self)))
-    with pytest.raises(RuntimeError, match="was not ready within 30 s"):
-        Child(tmp_path, "import time; time.sleep(600)")
-    assert ended[0]._process.poll() is not None
+def test_what_never_gets_ready_is_ended(tmp_path: Path) -> None:
+    ended: list[int | None] = []
+
+    class Late(Child):
+        def close(self) -> None:
+            super().close()
+            ended.append(self.status)
+
+    with pytest.raises(RuntimeError, match="was not ready within 0 s"):
+        Late(tmp_path, "import time; time.sleep(600)", within=0)
+    assert ended == [-signal.SIGTERM]
+
+
+@pytest.mark.parametrize(("there", "asked"), [(30.0, 4), (41.0, 5)], ids=["in time", "too late"])
+def test_it_is_asked_until_the_time_is_up(there: float, asked: int) -> None:
+    now, times = 0.0, []
+
+    def done() -> bool:
+        times.append(now)
+        return now >= there
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += 10
+
+    with nullcontext() if there <= 30 else pytest.raises(TimeoutError, match="it was not ready within 30 s"):
+        poll(done, lambda: True, "it", 30, clock=lambda: now, sleep=sleep)
+    assert len(times) == asked
 
 
 def test_free_ports_are_different() -> None:
