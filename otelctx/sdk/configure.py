@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import propagate, trace
 from opentelemetry.propagators.composite import CompositePropagator
 
+from otelctx.asgi.flush import flush_with_uvicorn
 from otelctx.errors import ConfigError
 from otelctx.exchange.propagator import OtelctxPropagator
 from otelctx.semconv import HEADER
@@ -106,9 +107,13 @@ def _at_exit(handle: Handle) -> None:
 
 def _at_sigterm(handle: Handle) -> None:
     """Let SIGTERM end the process as before, but with its telemetry delivered: it skips the interpreter's own end, also
-    under uvicorn, which raises it once more when it has ended gracefully. Where anybody handles it, that stays so.
+    under uvicorn, which raises it once more when it has ended gracefully. Where anybody handles it, that stays so; a
+    uvicorn that has begun to, as it does before it imports what it serves, flushes at its end.
     """
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if current_thread() is not main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        flush_with_uvicorn()
         return
 
     def end(number: int, frame: object) -> None:

@@ -1,0 +1,218 @@
+"""While telemetry leaves at a server's end, the loop goes on; and it leaves under uvicorn also without a lifespan."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from otelctx.asgi import flush as module
+from otelctx.asgi.flush import flush_aside, flush_with_uvicorn, flushing
+from otelctx.testing.backends import free_ports, poll
+from otelctx.testing.receiver import OtlpReceiver
+
+COMPLETE = {"type": "lifespan.shutdown.complete"}
+
+
+class Slow:
+    """A provider whose flush ends once it is let go."""
+
+    def __init__(self) -> None:
+        self.began, self.let_go = threading.Event(), threading.Event()
+
+    def force_flush(self) -> None:
+        self.began.set()
+        self.let_go.wait(60)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    provider = Slow()
+    monkeypatch.setattr(module, "_PROVIDERS", (lambda: provider,))
+    monkeypatch.setattr(module, "flush", partial(module.flush, timeout=60.0))
+    yield provider
+    provider.let_go.set()
+    for thread in threads():
+        thread.join(60)
+    assert threads() == []
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("otelctx-flush")]
+
+
+async def begun(provider: Slow) -> None:
+    assert await asyncio.to_thread(provider.began.wait, 60)
+
+
+async def test_the_loop_goes_on_while_a_lifespans_end_waits_for_the_collector(slow: Slow) -> None:
+    events: list[str] = []
+
+    async def send(message: Any) -> None:
+        events.append(message["type"])
+
+    ending = asyncio.ensure_future(flushing({"type": "lifespan"}, send)(COMPLETE))
+    await begun(slow)
+    events.append("others go on")
+    slow.let_go.set()
+    await ending
+    assert events == ["others go on", "lifespan.shutdown.complete"]
+
+
+async def test_a_lifespans_end_that_is_cancelled_waits_for_nobody(slow: Slow) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    ending = asyncio.ensure_future(flushing({"type": "lifespan"}, send)(COMPLETE))
+    await begun(slow)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert (sent, slow.let_go.is_set()) == ([], False)
+
+
+def test_a_loop_that_is_closed_meanwhile_is_not_told(slow: Slow) -> None:
+    """pytest fails on what a thread raises."""
+
+    async def leave() -> None:
+        ending = asyncio.ensure_future(flush_aside())
+        await begun(slow)
+        ending.cancel()
+
+    asyncio.run(leave())
+
+
+async def test_where_no_thread_can_be_had_the_end_is_not_held_up(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    await flush_aside()
+    assert not slow.began.is_set()
+
+
+def test_under_a_loop_that_is_not_asyncios_it_is_flushed_all_the_same(slow: Slow) -> None:
+    slow.let_go.set()
+    coroutine = flush_aside()
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    assert slow.began.is_set()
+
+
+@pytest.fixture
+def server() -> Iterator[uvicorn.Server]:
+    """One that has taken the signals of this thread, as it does before it imports its application."""
+    made = uvicorn.Server(uvicorn.Config(lambda: None))
+    with made.capture_signals():
+        yield made
+
+
+def end(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    order: list[str] = []
+    monkeypatch.setattr(module, "flush", lambda: order.append("flushed"))
+    server.servers = []
+
+    async def lifespan() -> None:
+        order.append("lifespan")
+
+    monkeypatch.setattr(server, "lifespan", SimpleNamespace(shutdown=lifespan), raising=False)
+    asyncio.run(server.shutdown())
+    return order
+
+
+def test_uvicorn_flushes_once_after_the_lifespan(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flush_with_uvicorn()
+    assert flush_with_uvicorn()
+    assert end(server, monkeypatch) == ["lifespan", "flushed"]
+
+
+def test_a_lifespan_leaves_it_to_uvicorn(server: uvicorn.Server) -> None:
+    async def send(message: Any) -> None: ...
+
+    assert flushing({"type": "lifespan"}, send) is send
+    assert "shutdown" in vars(server)
+
+
+def test_who_is_forced_to_leave_is_not_held_up(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush_with_uvicorn()
+    server.force_exit = True
+    assert end(server, monkeypatch) == []
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None, SimpleNamespace().__init__])
+def test_whoever_else_handles_the_signal_is_left_alone(handler: Any) -> None:
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        assert not flush_with_uvicorn()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+APP = """
+import otelctx
+from opentelemetry import trace
+
+otelctx.configure("served", logs=False)
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    with trace.get_tracer("app").start_as_current_span("work"):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+"""
+WRAPPED = APP + "app = otelctx.wrap(app)\n"
+
+
+CELLS = [
+    pytest.param("auto", APP, {"work"}, 1, id="one process"),
+    pytest.param("off", APP, {"work"}, 2, id="workers that call nothing at their end"),
+    pytest.param("auto", WRAPPED, {"work", "GET"}, 2, id="workers whose application refuses the lifespan"),
+]
+
+
+@pytest.mark.parametrize(("lifespan", "code", "names", "workers"), CELLS)
+def test_sigterm_loses_nothing_of_an_application_without_a_lifespan(
+    tmp_path: Path, lifespan: str, code: str, names: set[str], workers: int
+) -> None:
+    (tmp_path / "app.py").write_text(code)
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
+    command += ["--lifespan", lifespan]
+    log = tmp_path / "log"
+    with OtlpReceiver() as receiver, log.open("wb") as out:
+        settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "60000"}
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, **settings}, stdout=out, stderr=subprocess.STDOUT
+        )
+        try:
+            poll(answers(port), lambda: process.poll() is None, "uvicorn", 60)
+        finally:
+            process.terminate()
+            status = process.wait(30)
+        assert {span.name for span in receiver.spans()} == names
+    assert status in (0, -signal.SIGTERM)
+    assert [line for line in log.read_text().splitlines() if not line.startswith("INFO:")] == []
+
+
+def answers(port: int) -> Callable[[], bool]:
+    def ask() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    return ask
