@@ -127,6 +127,9 @@ class Pair:
             self.callee, lines=lines, baggage=None, client=HOST, forwarded=None, now=time() + self._ahead
         )
 
+    def ack(self, exchange: ServerExchange) -> bytes | None:
+        return exchange.ack(METHOD, (), time() + self._ahead)
+
     def close(self, exchange: ClientExchange, status: int, acks: list[bytes]) -> Verdict:
         return exchange.close(status, acks, monotonic() + self._ahead, time() + self._ahead)
 
@@ -135,7 +138,7 @@ class Pair:
         outgoing = self.begin(state)
         frame = outgoing.headers[0][1]
         incoming = self.open([frame])
-        ack = incoming.ack(METHOD, ())
+        ack = self.ack(incoming)
         incoming.close()
         if ack is None or self.close(outgoing, 200, [ack]) is not Verdict.DONE:
             raise RuntimeError(f"a {outgoing.kind} frame between two working nodes came to {incoming.outcome}")

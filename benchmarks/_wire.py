@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from threading import Thread
+from time import time
 from typing import Final
 
 from benchmarks._exchange import HOST, METHOD, PATH, Pair, baggage_value
@@ -114,9 +115,9 @@ def context_bytes(rounds: Iterable[Sequence[State]]) -> tuple[int, dict[str, int
     def answer(head: Head) -> tuple[int, Lines]:
         incoming = pair.open([head[HEADER.encode()].decode()])
         if incoming.outcome == "refuse":
-            status, headers, _ = incoming.refusal()
+            status, headers, _ = incoming.refusal(time())
             return status, [(name.decode(), value.decode()) for name, value in headers]
-        ack = incoming.ack(METHOD, ())
+        ack = pair.ack(incoming)
         incoming.close()
         return 200, [(ACK_HEADER, ack.decode())] if ack else []
 

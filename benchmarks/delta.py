@@ -41,7 +41,7 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from benchmarks._exchange import HOST, METHOD, Pair, baggage_context, baggage_value, new_state, rounds
+from benchmarks._exchange import HOST, Pair, baggage_context, baggage_value, new_state, rounds
 from benchmarks._wire import baggage_bytes, context_bytes, header_line
 from benchmarks.harness import Report, at_most, interleave, median_ratio, versions
 from otelctx.context.current import with_scope
@@ -136,7 +136,7 @@ def _ours(contexts: Sequence[Context], inject: Inject, extract: Extract, step: f
         received = extract(carrier)
         incoming = pair.open([carrier[HEADER]])
         with_scope(incoming.scope, received)
-        ack = incoming.ack(METHOD, ())
+        ack = pair.ack(incoming)
         incoming.close()
         pair.close(outgoing, 200, [ack or b""])
 
@@ -209,7 +209,7 @@ def _full_ack(pair: Pair, state: State) -> str:
         if spec is not None:
             incoming.scope.record(spec, value)
     incoming.scope.report(Window(used=4019, limit=8192, evicted=0, level=0, generation=1, version=17))
-    ack = incoming.ack(METHOD, ()) or b""
+    ack = pair.ack(incoming) or b""
     incoming.close()
     if pair.close(outgoing, 200, [ack]) is not Verdict.DONE:
         raise RuntimeError("an ack with usage and window was not accepted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from time import time
 from typing import Final
 
 from otelctx.asgi.types import Headers, Message, Receive, Scope, Send
@@ -40,7 +41,7 @@ async def respond(send: Send, status: int, headers: Sequence[tuple[bytes, bytes]
 
 async def refuse(scope: Scope, receive: Receive, send: Send, exchange: ServerExchange) -> None:
     """Answer in the application's stead that the request's frame is not understood."""
-    status, headers, body = exchange.refusal()
+    status, headers, body = exchange.refusal(time())
     lines = list(headers)
     read = await _drained(scope, receive)
     if not read and scope.get("http_version", "1.1").startswith("1"):

@@ -131,7 +131,7 @@ class Entry:
     def _acked(self, options: Options, method: str, headers: Headers) -> Headers:
         if self.exchange.outcome == "refuse":
             size = sum(len(value) for name, value in headers if name == _ACK)
-        elif (ack := self.exchange.ack(method, headers)) is not None:
+        elif (ack := self.exchange.ack(method, headers, time())) is not None:
             headers, size = [*headers, (_ACK, ack)], len(ack)
         else:
             return headers

@@ -6,6 +6,8 @@ lets a sampler decide; messages are counted, never given spans.
 
 from __future__ import annotations
 
+from time import time
+
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
@@ -151,7 +153,7 @@ class WebSocket:
 
     async def refuse(self) -> None:
         await self.receive()  # the server's connect
-        status, headers, body = self._entry.exchange.refusal()
+        status, headers, body = self._entry.exchange.refusal(time())
         if "websocket.http.response" not in (self._scope.get("extensions") or {}):
             await self.send({"type": "websocket.close", "code": 1008})  # becomes a 403: not understood, but refused
             return

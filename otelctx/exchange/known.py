@@ -80,10 +80,10 @@ class Era:
 class Known:
     """A signed REF line that was accepted at ``now`` (Unix time), and the ack that answers it if there is no news.
 
-    ``session`` is trust domain and session id. ``ack`` and ``answered`` are the answer and the era that it is of.
+    ``session`` is trust domain and session id.
     """
 
-    __slots__ = ("_since", "_stale", "_until", "accepted", "ack", "answered", "base", "session", "touched")
+    __slots__ = ("_ack", "_answered", "_since", "_stale", "_until", "accepted", "base", "session", "touched")
 
     def __init__(self, accepted: Accepted, base: Base, now: float) -> None:
         hour = int(now) // HOUR
@@ -92,8 +92,8 @@ class Known:
         self.session = (accepted.domain, accepted.state.session_id or "")
         self._since, self._until = float(hour * HOUR), float((hour + 1) * HOUR)
         self.touch(now)
-        self.ack: bytes | None = None
-        self.answered: Era | None = None
+        self._ack: bytes | None = None
+        self._answered: Era | None = None
 
     def fresh(self, now: float) -> bool:
         """Whether the line would be accepted again, and has been so a moment ago."""
@@ -102,6 +102,16 @@ class Known:
     def holds(self, now: float) -> bool:
         """Whether the line would be accepted again, though its base has to be moved up in the order of use."""
         return self.base.kept and self._since <= now < self._until
+
+    def answer(self, era: Era, now: float) -> bytes | None:
+        """What answers it, if that is known and would be written so at ``now``: the response to a request of this hour
+        may begin in another one."""
+        return self._ack if self._answered is era and self._since <= now < self._until else None
+
+    def answered(self, ack: bytes, era: Era, now: float) -> None:
+        """It has been answered at ``now``, in ``era``, with ``ack``."""
+        if self._since <= now < self._until:
+            self._ack, self._answered = ack, era
 
     def touch(self, now: float) -> None:
         """The base has been moved up."""

@@ -76,24 +76,24 @@ def open(
         foreign, ours = members.foreign or None, members.ours
     if not lines:
         scope = _from_baggage(ours) if ours and trusted else Scope()
-        return ServerExchange(node, None, scope, address, trusted, foreign, now)
+        return ServerExchange(node, None, scope, address, trusted, foreign)
     known = node.known(lines[0], now) if len(lines) == 1 else None
     if known is not None:
         accepted = known.accepted
-        return ServerExchange(node, accepted, Scope(accepted.state, source="frame"), address, True, foreign, now, known)
+        return ServerExchange(node, accepted, Scope(accepted.state, source="frame"), address, True, foreign, known)
     received = node.receive(lines, behind, now, may_wait=may_wait)
     if isinstance(received, NeedBase):
-        exchange = ServerExchange(node, None, Scope(), address, True, foreign, now)
+        exchange = ServerExchange(node, None, Scope(), address, True, foreign)
         exchange.wait(received)
         return exchange
     vouched = trusted or not isinstance(received, Ignored)
-    return ServerExchange(node, received, _scope(received), address, vouched, foreign, now)
+    return ServerExchange(node, received, _scope(received), address, vouched, foreign)
 
 
 def plain(node: Node, client: str | None, forwarded: str | None) -> ServerExchange:
     """:func:`open` for a request that has neither a frame nor baggage, as almost all have that are not between us."""
     address, trusted = node.era.clients.get((client, forwarded)) or node.client(client, forwarded)
-    return ServerExchange(node, None, Scope(), address, trusted, None, 0.0)  # nothing of it depends on the time
+    return ServerExchange(node, None, Scope(), address, trusted, None)
 
 
 def _scope(received: Received) -> Scope:
@@ -117,6 +117,9 @@ class ServerExchange:
     - ``trusted``: the sender is vouched for by its MAC or address, so its trace may be continued as parent
     - ``client``: the address of whoever stands behind the connection, if it is known
     - ``baggage``: what the application and the propagator shall see of the baggage: everybody's members but ours
+
+    Whatever answers takes ``now``, Unix time: an answer is signed as of the moment when it goes out, which may be hours
+    after the request, and a signature of then would be too old by now.
     """
 
     __slots__ = (
@@ -124,7 +127,6 @@ class ServerExchange:
         "_known",
         "_need",
         "_node",
-        "_now",
         "_received",
         "_told",
         "baggage",
@@ -142,13 +144,11 @@ class ServerExchange:
         client: str | None,
         trusted: bool,
         baggage: str | None,
-        now: float,
         known: Known | None = None,
     ) -> None:
         self._node = node
         self._received = received
         self._known = known
-        self._now = now
         self._closed = False
         self._need: NeedBase | None = None
         self._told: Window | None = None  # the window report that has been answered or left to the next ack
@@ -225,7 +225,7 @@ class ServerExchange:
 
     # what to answer
 
-    def refusal(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    def refusal(self, now: float) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """Status, headers and body of the answer given in the application's stead; only for outcome ``refuse``.
 
         ``content-length`` is left to the shell, as is closing an HTTP/1.1 connection whose request body was not read.
@@ -242,11 +242,11 @@ class ServerExchange:
         headers = [
             (b"content-type", b"application/json"),
             (b"cache-control", b"no-store"),
-            (ACK_HEADER.encode(), nack(self._node, received, self._now).encode()),
+            (ACK_HEADER.encode(), nack(self._node, received, now).encode()),
         ]
         return _REFUSED, headers, json.dumps({"error": error}).encode()
 
-    def ack(self, method: str, headers: Headers) -> bytes | None:
+    def ack(self, method: str, headers: Headers, now: float) -> bytes | None:
         """The ``otelctx-ack`` of the response head, with what is committed by now; ``None`` if there must be none.
 
         Without an accepted frame there is none, nor on a GET or HEAD response that a shared cache may keep: it would
@@ -256,29 +256,31 @@ class ServerExchange:
         if method in _SAFE and not _uncached(headers):
             return None
         if isinstance(received, Accepted):
-            return self._acked(received)
-        return nack(self._node, received, self._now).encode() if isinstance(received, Run) else None
+            return self._acked(received, now)
+        return nack(self._node, received, now).encode() if isinstance(received, Run) else None
 
-    def _acked(self, received: Accepted) -> bytes:
+    def _acked(self, received: Accepted, now: float) -> bytes:
         node, known = self._node, self._known
         if known is None or node.shared is not None or node.pending.waits(known.session) or not self.scope.silent:
-            return self._write(received)
+            return self._write(received, now)
         era = node.era
-        if known.answered is not era or known.ack is None:
+        ack = known.answer(era, now)
+        if ack is None:
             # Of nothing, and not of what there is by now: it is answered to others as well.
-            value, _ = write_ack(node, received, Batch({}), None, False, self._now)
-            known.ack, known.answered = value.encode(), era
-        return known.ack
+            value, _ = write_ack(node, received, Batch({}), None, False, now)
+            ack = value.encode()
+            known.answered(ack, era, now)
+        return ack
 
-    def last_ack(self) -> bytes | None:
+    def last_ack(self, now: float) -> bytes | None:
         """What answers the frame where that is done at the end, and the caller reads it there for certain: the ack with
         all that there is to tell, or the NACK; ``None`` if there must be none."""
         received = self._received
         if isinstance(received, Accepted):
-            return self._write(received, final=True)
-        return nack(self._node, received, self._now).encode() if isinstance(received, Refuse | Run) else None
+            return self._write(received, now, final=True)
+        return nack(self._node, received, now).encode() if isinstance(received, Refuse | Run) else None
 
-    def news(self, *, final: bool) -> bytes | None:
+    def news(self, now: float, *, final: bool) -> bytes | None:
         """An ack as between the two ends of a channel, where none is needed: only with something to tell, of the
         request or of what has waited. ``final``: nothing more comes for it."""
         received = self._received
@@ -288,9 +290,9 @@ class ServerExchange:
         waits = key is not None and self._node.pending.waits(key)
         if not waits and not self.scope.untold and self.scope.window is self._told:
             return None
-        return self._write(received, final=final)
+        return self._write(received, now, final=final)
 
-    def _write(self, received: Accepted, *, final: bool = False) -> bytes:
+    def _write(self, received: Accepted, now: float, *, final: bool = False) -> bytes:
         """The ack with what there is to tell by now, and what has waited since the session's last one."""
         fresh = self.scope.take_ups()
         key = _session(received)
@@ -299,12 +301,12 @@ class ServerExchange:
         else:
             batch, waiting = self._node.pending.take(key, fresh)
         self._told = self.scope.window
-        value, left = write_ack(self._node, received, batch, _newer(self._told, waiting), final, self._now)
+        value, left = write_ack(self._node, received, batch, _newer(self._told, waiting), final, now)
         if key is not None and left and not batch.shown:
             self._node.pending.put(key, Batch(left))
         return value.encode()
 
-    def final_ack(self) -> str | None:
+    def final_ack(self, now: float) -> str | None:
         """The ack at the end of a stream, with what came after the head; ``None`` without an accepted frame.
 
         Who can't read it there gets the same on the session's next ack, under the same event id, by which a caller
@@ -316,7 +318,7 @@ class ServerExchange:
         fresh = self.scope.take_ups()
         batch = Batch(fresh, new_event(fresh), shown=True)
         self._told = self.scope.window
-        value, left = write_ack(self._node, received, batch, self._told, True, self._now)
+        value, left = write_ack(self._node, received, batch, self._told, True, now)
         key = _session(received)
         if key is not None:
             carried = {name: up for name, up in fresh.items() if name not in left}

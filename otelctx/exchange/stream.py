@@ -279,7 +279,7 @@ class StreamLink:
         count_frame(None, _KINDS[found.kind], "received", len(data))
         if isinstance(found, Accepted):
             scope = Scope(found.state, source="frame")
-            return Received(scope, _exchange=ServerExchange(self._node, found, scope, None, True, None, now))
+            return Received(scope, _exchange=ServerExchange(self._node, found, scope, None, True, None))
         lost = found.kind is not FrameKind.FULL and found.reason is not NackReason.LIMIT
         reason = found.reason.name.lower()
         events.emit(EVENT_CONTEXT_PROCEEDED if lost else EVENT_CONTEXT_REJECTED, {REASON: reason})
@@ -294,7 +294,7 @@ class StreamLink:
         sent the same state over this link, that is the last.
         """
         exchange = received._exchange
-        value = exchange.news(final=final) if exchange is not None and self._duplex else None
+        value = exchange.news(time(), final=final) if exchange is not None and self._duplex else None
         if value is None:
             return None
         data = from_header(value)

@@ -165,7 +165,7 @@ class ServerCall:
         if self._acked:
             return None
         self._acked = True
-        value = exchange.last_ack()
+        value = exchange.last_ack(time())
         if value is None:
             return None
         data = from_header(value)

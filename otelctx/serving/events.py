@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from time import time
 from typing import Final
 
 from starlette.types import Scope, Send
@@ -83,4 +84,4 @@ class EventStream:
 def _final_ack(scope: Scope) -> str | None:
     """What the caller's context learns at the end of a stream, whose head has long been sent."""
     exchange = scope.get(EXCHANGE)
-    return None if exchange is None else exchange.final_ack()
+    return None if exchange is None else exchange.final_ack(time())

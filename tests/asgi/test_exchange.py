@@ -54,9 +54,10 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    from otelctx.asgi import entry
+    from otelctx.asgi import answer, entry
 
-    monkeypatch.setattr(entry, "time", lambda: NOW)
+    for module in (entry, answer):
+        monkeypatch.setattr(module, "time", lambda: NOW)
 
 
 @pytest.fixture
@@ -97,6 +98,22 @@ async def test_the_callers_context_is_there_and_what_is_recorded_comes_back(rig:
     assert span.attributes["session.id"] == "chat-1"
     assert span.attributes["otelctx.context.source"] == "frame"
     assert span.attributes["otelctx.frame.kind"] == "ref"
+
+
+async def test_a_head_hours_after_its_request_is_acked_as_of_then(rig: Any, ok: Any, monkeypatch: Any) -> None:
+    from otelctx.asgi import entry
+
+    late = NOW + 7200.0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        monkeypatch.setattr(entry, "time", lambda: late)
+        await ok(send)
+
+    caller = Caller(rig(app, node=keyed()))
+    with session("chat-1"):
+        response = await caller.post()
+    assert caller.node.read_ack(response.acks, late) is not None
+    assert caller.node.read_ack(response.acks, NOW) is None
 
 
 async def test_frames_and_acks_are_counted_by_kind_and_bytes(rig: Any, ok: Any) -> None:

@@ -45,9 +45,10 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    from otelctx.asgi import entry
+    from otelctx.asgi import entry, websocket
 
-    monkeypatch.setattr(entry, "time", lambda: NOW)
+    for module in (entry, websocket):
+        monkeypatch.setattr(module, "time", lambda: NOW)
 
 
 @pytest.mark.parametrize("extension", [True, False])

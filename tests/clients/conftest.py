@@ -79,7 +79,7 @@ class Worker:
         )
         if exchange.outcome == "refuse":
             self.refused += 1
-            status, head, body = exchange.refusal()
+            status, head, body = exchange.refusal(time())
             await _respond(send, status, [*head, (b"connection", b"close")], [body])
             return
         body, more = b"", True
@@ -93,7 +93,7 @@ class Worker:
             done = self.handler(request)
             if asyncio.iscoroutine(done):
                 await done
-            ack = exchange.ack(request.method, request.response_headers)
+            ack = exchange.ack(request.method, request.response_headers, time())
             if ack is not None:
                 request.response_headers.append((b"otelctx-ack", ack))
             await _respond(send, request.status, request.response_headers, request.chunks)

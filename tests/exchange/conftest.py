@@ -36,12 +36,16 @@ class Wire:
     server: ServerExchange | None = None
     client: ClientExchange | None = None
 
+    @property
+    def unix(self) -> float:
+        return UNIX + self.now
+
     def begin(self, *, method: str = "POST", path: str = "/v1", body: int | None = 10, **more: Any) -> ClientExchange:
-        more = {"host": "localhost", "now": self.now, "unix": UNIX + self.now} | more
+        more = {"host": "localhost", "now": self.now, "unix": self.unix} | more
         return client.begin(self.caller, scheme="http", port=80, method=method, path=path, body=body, **more)
 
     def open(self, lines: list[bytes | str], **more: Any) -> ServerExchange:
-        more = {"baggage": None, "client": self.peer, "forwarded": None, "now": UNIX + self.now} | more
+        more = {"baggage": None, "client": self.peer, "forwarded": None, "now": self.unix} | more
         return server.open(self.callee, lines=lines, **more)
 
     def call(
@@ -60,14 +64,14 @@ class Wire:
             inbound = self.server = self.open([value for _, value in exchange.headers])
             self.outcomes.append(inbound.outcome)
             if inbound.outcome == "refuse":
-                answer, head, _ = inbound.refusal()
+                answer, head, _ = inbound.refusal(self.unix)
                 acks: list[bytes | str] = [value for name, value in head if name == b"otelctx-ack"]
             else:
                 self.runs += 1
                 app(inbound.scope)
-                value = inbound.ack(method, self.response_headers)
+                value = inbound.ack(method, self.response_headers, self.unix)
                 answer, acks = status, [] if value is None else [value]
-            verdict = exchange.close(answer, tamper(acks), self.now, UNIX + self.now)
+            verdict = exchange.close(answer, tamper(acks), self.now, self.unix)
             inbound.close()
             if verdict is Verdict.DONE:
                 return inbound

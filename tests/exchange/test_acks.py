@@ -52,7 +52,7 @@ def test_it_goes_into_the_scope_that_was_current_at_the_beginning(wire: Any, cha
     inbound = wire.open([value for _, value in exchange.headers])
     inbound.scope.record(SPENT.spec, 5)
     with session("another"):
-        exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
+        exchange.close(200, [inbound.ack("POST", [], UNIX + wire.now)], 1.0, UNIX + 100)
         assert SPENT.get() == 0
     assert SPENT.get() == 5
 
@@ -143,12 +143,12 @@ def test_what_comes_after_the_scope_has_ended_is_counted_as_late(wire: Any) -> N
         exchange = wire.begin()
     inbound = wire.open([value for _, value in exchange.headers])
     inbound.scope.record(SPENT.spec, 5)
-    exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
+    exchange.close(200, [inbound.ack("POST", [], UNIX + wire.now)], 1.0, UNIX + 100)
     assert (exchange.late, scope.up("exchange.spent")) == (True, None)
     window = wire.open([value for _, value in exchange.headers])
     window.scope.report(Window(used=1, limit=2))
     exchange.late = False
-    exchange.close(200, [window.ack("POST", [])], 1.0, UNIX + 100)
+    exchange.close(200, [window.ack("POST", [], UNIX + wire.now)], 1.0, UNIX + 100)
     assert (exchange.late, scope.window) == (True, None)
 
 
@@ -171,7 +171,7 @@ def test_no_ack_on_what_a_shared_cache_may_keep(
 ) -> None:
     inbound = wire.open([value for _, value in wire.begin().headers])
     headers = [] if cache_control is None else [(b"Cache-Control", cache_control)]
-    assert (inbound.ack(method, headers) is not None) is carried
+    assert (inbound.ack(method, headers, UNIX + wire.now) is not None) is carried
 
 
 def test_an_ack_fits_the_head_and_what_does_not_fit_comes_next(wire: Any, chat: Scope) -> None:
@@ -204,7 +204,7 @@ def test_an_unaware_origin_changes_nothing(wire: Any, chat: Scope) -> None:
 def test_what_a_stream_records_comes_with_the_sessions_next_ack(wire: Any, chat: Scope) -> None:
     exchange = wire.begin()
     inbound = wire.open([value for _, value in exchange.headers])
-    exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
+    exchange.close(200, [inbound.ack("POST", [], UNIX + wire.now)], 1.0, UNIX + 100)
     inbound.scope.record(USAGE_OUTPUT.spec, 64)
     inbound.scope.report(Window(used=9, limit=10, version=2))
     inbound.close()
@@ -223,9 +223,9 @@ def test_a_final_ack_and_the_next_one_count_once_for_who_reads_both(wire: Any, c
     def stream(reads_the_end: bool) -> None:
         exchange = wire.begin()
         inbound = wire.open([value for _, value in exchange.headers])
-        exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
+        exchange.close(200, [inbound.ack("POST", [], UNIX + wire.now)], 1.0, UNIX + 100)
         inbound.scope.record(SPENT.spec, 64)
-        last = inbound.final_ack()
+        last = inbound.final_ack(UNIX + wire.now)
         inbound.close()
         assert last is not None
         assert ack_of(last).final is True
@@ -247,9 +247,9 @@ def test_what_was_shown_comes_up_although_every_answer_has_values_of_its_own(wir
     """A stream, and then answers in one piece: who can't read the stream's end still learns of it."""
     exchange = wire.begin()
     inbound = wire.open([value for _, value in exchange.headers])
-    exchange.close(200, [inbound.ack("POST", [])], 1.0, UNIX + 100)
+    exchange.close(200, [inbound.ack("POST", [], UNIX + wire.now)], 1.0, UNIX + 100)
     inbound.scope.record(SPENT.spec, 64)
-    inbound.final_ack()
+    inbound.final_ack(UNIX + wire.now)
     inbound.close()
     seen = []
     for _ in range(3):

@@ -87,7 +87,7 @@ def test_the_second_attempt_says_what_is_left_then(wire: Any) -> None:
         exchange = wire.begin()
         wire.callee._bases.clear()
         refused = wire.open([value for _, value in exchange.headers])
-        acks = [value for name, value in refused.refusal()[1] if name == b"otelctx-ack"]
+        acks = [value for name, value in refused.refusal(wire.unix)[1] if name == b"otelctx-ack"]
         assert exchange.timeout == "60000"
         assert exchange.close(412, acks, NOW + 7, 1_800_000_000.0 + NOW) is Verdict.RESEND
         assert (exchange.kind, exchange.timeout) == ("full", "53000")

@@ -147,8 +147,8 @@ def test_an_unsigned_frame_of_a_stranger_is_ignored(wire: Any, chat: Scope, node
     inbound = wire.call()
     assert (inbound.outcome, inbound.reason, dict(inbound.scope.state)) == ("ignored", "untrusted", {})
     assert (inbound.trusted, inbound.kind, inbound.event) == (False, None, "otelctx.context.rejected")
-    assert inbound.ack("POST", []) is None
-    assert inbound.final_ack() is None
+    assert inbound.ack("POST", [], wire.unix) is None
+    assert inbound.final_ack(wire.unix) is None
 
 
 def test_an_unsigned_frame_of_a_trusted_address_is_believed(wire: Any, chat: Scope, node: Callable[..., Node]) -> None:
@@ -169,7 +169,7 @@ def test_a_forged_frame_is_ignored_whatever_its_address(wire: Any, chat: Scope, 
 def test_rubbish_leaves_the_application_unharmed_and_unanswered(wire: Any, lines: list[bytes]) -> None:
     inbound = wire.open(lines)
     assert (inbound.outcome, inbound.scope.source, inbound.scope.incomplete) == ("ignored", "none", False)
-    assert inbound.ack("POST", []) is None
+    assert inbound.ack("POST", [], wire.unix) is None
     assert inbound.reason
 
 
@@ -235,24 +235,24 @@ def test_a_refusal_is_a_412_that_nobody_caches(aware: Any, node: Callable[..., N
     aware.callee = node()
     exchange = aware.begin()
     inbound = aware.open([value for _, value in exchange.headers])
-    status, headers, body = inbound.refusal()
+    status, headers, body = inbound.refusal(aware.unix)
     head = dict(headers)
     ack = ack_of(head[b"otelctx-ack"])
     assert (status, head[b"cache-control"], inbound.event) == (412, b"no-store", "otelctx.context.resync")
     assert (ack.kind, ack.reason.name) == (AckKind.NACK, "UNKNOWN_BASE")
     assert b"full" in body
-    assert inbound.ack("POST", []) is None
+    assert inbound.ack("POST", [], aware.unix) is None
 
 
 def test_only_a_refused_exchange_has_a_refusal(wire: Any) -> None:
     with pytest.raises(ValueError, match="none"):
-        wire.open([]).refusal()
+        wire.open([]).refusal(wire.unix)
 
 
 def test_the_resend_comes_once(aware: Any, node: Callable[..., Node]) -> None:
     exchange = aware.begin()
     aware.callee = node()
-    nack = dict(aware.open([value for _, value in exchange.headers]).refusal()[1])[b"otelctx-ack"]
+    nack = dict(aware.open([value for _, value in exchange.headers]).refusal(aware.unix)[1])[b"otelctx-ack"]
     assert exchange.close(412, [nack], aware.now, UNIX + aware.now) is Verdict.RESEND
     assert exchange.kind == "full"
     assert exchange.close(412, [nack], aware.now, UNIX + aware.now) is Verdict.DONE
@@ -261,7 +261,7 @@ def test_the_resend_comes_once(aware: Any, node: Callable[..., Node]) -> None:
 def test_no_second_resend_whatever_the_reason(aware: Any, node: Callable[..., Node]) -> None:
     exchange = aware.begin()
     aware.callee = node()
-    nack = dict(aware.open([value for _, value in exchange.headers]).refusal()[1])[b"otelctx-ack"]
+    nack = dict(aware.open([value for _, value in exchange.headers]).refusal(aware.unix)[1])[b"otelctx-ack"]
     assert exchange.close(412, [nack], aware.now, UNIX + aware.now) is Verdict.RESEND
     assert exchange.close(431, [], aware.now, UNIX + aware.now) is Verdict.DONE
 

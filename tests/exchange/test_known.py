@@ -60,7 +60,7 @@ def work(wire: Any, chat: Scope, monkeypatch: pytest.MonkeyPatch) -> Work:
 def test_an_unchanged_session_is_known_by_heart_on_both_sides(wire: Any, work: Work) -> None:
     assert work.of(wire.call) == []
     assert (wire.kinds[-1], wire.outcomes[-1]) == ("ref", "accepted")
-    assert (wire.client.ack_kind, wire.client.ack_size) == ("ack", len(wire.server.ack("POST", ())))
+    assert (wire.client.ack_kind, wire.client.ack_size) == ("ack", len(wire.server.ack("POST", (), wire.unix)))
     assert wire.server.scope.state.session_id == "chat-42"
     assert wire.server.scope is not wire.call().scope
 
@@ -86,10 +86,10 @@ def test_each_hour_has_its_own_macs(wire: Any, chat: Scope) -> None:
     wire.now = 3590.0
     for _ in range(5):
         wire.call()
-    before = wire.begin().headers, wire.server.ack("POST", ())
+    before = wire.begin().headers, wire.server.ack("POST", (), wire.unix)
     wire.now = 3605.0
     wire.call()
-    after = wire.client.headers, wire.server.ack("POST", ())
+    after = wire.client.headers, wire.server.ack("POST", (), wire.unix)
     assert wire.kinds[-1] == "ref"
     assert before[0] != after[0]
     assert before[1] != after[1]
@@ -98,20 +98,20 @@ def test_each_hour_has_its_own_macs(wire: Any, chat: Scope) -> None:
 
 
 def test_new_keys_sign_what_was_known_by_heart(wire: Any, work: Work) -> None:
-    before = wire.begin().headers, wire.server.ack("POST", ())
+    before = wire.begin().headers, wire.server.ack("POST", (), wire.unix)
     fresh = Settings(keys="2:" + "QUJD" * 12 + "," + wire.caller.settings.keys)
     wire.caller.reload(fresh)
     wire.callee.reload(fresh)
     assert "read" in work.of(wire.call)
     assert wire.kinds[-1] == "ref"
     assert before[0] != wire.client.headers
-    assert before[1] != wire.server.ack("POST", ())
+    assert before[1] != wire.server.ack("POST", (), wire.unix)
     assert work.of(wire.call) == []
 
 
 def test_an_ack_of_a_key_that_went_while_it_was_under_way_proves_nothing(wire: Any, work: Work) -> None:
     exchange = wire.begin()
-    acks = [wire.open([value for _, value in exchange.headers]).ack("POST", ())]
+    acks = [wire.open([value for _, value in exchange.headers]).ack("POST", (), wire.unix)]
     wire.caller.reload(Settings(keys="1:" + "QUJD" * 12))
     assert exchange.close(200, acks, wire.now, HOUR_START + wire.now) is Verdict.DONE
     assert exchange.ack_kind is None
@@ -119,9 +119,9 @@ def test_an_ack_of_a_key_that_went_while_it_was_under_way_proves_nothing(wire: A
 
 def test_an_answer_is_signed_with_the_keys_of_its_moment(wire: Any, work: Work) -> None:
     inbound = wire.open([value for _, value in wire.begin().headers])
-    before = inbound.ack("POST", ())
+    before = inbound.ack("POST", (), wire.unix)
     wire.callee.reload(Settings(keys="1:" + "QUJD" * 12))
-    assert inbound.ack("POST", ()) != before
+    assert inbound.ack("POST", (), wire.unix) != before
 
 
 def test_a_base_that_is_dropped_takes_its_line_along(wire: Any, work: Work) -> None:
@@ -144,7 +144,7 @@ def test_another_process_gets_what_it_can_read(wire: Any, work: Work, node: Call
 def test_what_one_exchange_learns_of_another_process_holds_for_all(wire: Any, work: Work, node: Any) -> None:
     """Also for those that have begun with the old one and know its ack by heart."""
     early = wire.begin()
-    acks = [wire.open([value for _, value in early.headers]).ack("POST", ())]
+    acks = [wire.open([value for _, value in early.headers]).ack("POST", (), wire.unix)]
     wire.callee = node()
     wire.call()
     assert work.of(lambda: early.close(200, acks, wire.now, HOUR_START + wire.now)) == ["close"]
@@ -197,7 +197,7 @@ def test_an_ack_says_nothing_of_a_state_that_it_was_not_for(chat: Scope, wire: A
     for _ in range(6):
         wire.call()
     under_way = wire.begin()
-    acks = [wire.open([value for _, value in under_way.headers]).ack("POST", ())]
+    acks = [wire.open([value for _, value in under_way.headers]).ack("POST", (), wire.unix)]
     registry.declare(KeySpec("known.secret", str, "local"))
     wire.now += 2
     assert under_way.close(200, acks, wire.now, HOUR_START + wire.now) is Verdict.DONE
@@ -247,7 +247,7 @@ def test_a_link_that_is_given_up_is_not_used_any_more(wire: Any, chat: Scope) ->
         wire.call()
     assert wire.kinds[-1] == "ref"
     late, given_up = wire.begin(), wire.caller.links.get(("http", "localhost", 80))
-    acks = [wire.open([value for _, value in late.headers]).ack("POST", ())]
+    acks = [wire.open([value for _, value in late.headers]).ack("POST", (), wire.unix)]
     for n in range(5):
         wire.begin(host=f"h{n}")
     assert given_up.sender.bytes == Sender(Limits()).bytes + 250  # and one path
@@ -296,7 +296,7 @@ def test_news_are_told_once_whatever_is_known_by_heart(wire: Any, chat: Scope, w
 
 def test_what_came_after_the_head_waits_for_the_next_ack(wire: Any, chat: Scope, work: Work) -> None:
     inbound = wire.open([value for _, value in wire.begin().headers])
-    assert inbound.ack("POST", ())
+    assert inbound.ack("POST", (), wire.unix)
     inbound.scope.record(SPENT.spec, 3)
     inbound.close()
     with session("another"):
@@ -370,7 +370,7 @@ def test_an_ack_says_where_the_state_is_kept_as_it_goes_out(wire: Any, chat: Sco
     wire.callee = Node(wire.callee.settings, shared=tier)
     for _ in range(6):
         wire.call()
-    before = wire.server.ack("POST", ())
+    before = wire.server.ack("POST", (), wire.unix)
     tier.confirmed = True
     wire.call()
-    assert wire.server.ack("POST", ()) != before
+    assert wire.server.ack("POST", (), wire.unix) != before

@@ -114,12 +114,12 @@ class World:
         )
         self.seen.append((inbound.outcome, inbound.kind, inbound.trusted, inbound.scope.state.root))
         if inbound.outcome == "refuse":
-            status, head, _ = inbound.refusal()
+            status, head, _ = inbound.refusal(UNIX + self.now)
             return status, [value for name, value in head if name == b"otelctx-ack"]
         if fate == "spends":
             inbound.scope.record(SPENT, 2)
             inbound.scope.report(Window(1, 9, version=len(self.seen)))
-        ack = inbound.ack(method, [])
+        ack = inbound.ack(method, [], UNIX + self.now)
         if fate == "spends late":
             inbound.scope.record(SPENT, 1)
             inbound.scope.record(LATEST, "x")

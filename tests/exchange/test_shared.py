@@ -222,10 +222,10 @@ class Service:
             outcomes.append(inbound.outcome)
             await wire.callee.shared.close()
             if inbound.outcome == "refuse":
-                status, head, _ = inbound.refusal()
+                status, head, _ = inbound.refusal(UNIX + wire.now)
                 ack = dict(head)[b"otelctx-ack"]
             else:
-                status, ack = 200, inbound.ack("POST", [])
+                status, ack = 200, inbound.ack("POST", [], UNIX + wire.now)
                 assert inbound.scope.source == "frame"
             read = decode_ack(split_mac(from_header(ack))[0])
             if read.kind is AckKind.ACK:
@@ -280,10 +280,10 @@ async def test_what_is_not_confirmed_when_the_head_goes_out_is_of_the_process(
     lines = [value for _, value in wire.begin().headers]
     inbound = wire.open(lines, may_wait=True)
     await inbound.settle()
-    first = decode_ack(split_mac(from_header(inbound.ack("POST", [])))[0])
+    first = decode_ack(split_mac(from_header(inbound.ack("POST", [], UNIX + wire.now)))[0])
     engine.gate.set()
     await service.workers[0].shared.close()
-    second = decode_ack(split_mac(from_header(wire.open(lines).ack("POST", [])))[0])
+    second = decode_ack(split_mac(from_header(wire.open(lines).ack("POST", [], UNIX + wire.now)))[0])
     assert (first.held, second.held) == (Held.PROCESS, Held.SHARED)
 
 
@@ -294,7 +294,7 @@ async def test_who_can_not_wait_is_refused_at_once(wire: Any, chat: Scope, servi
     wire.callee = Node(service.workers[0].settings, shared=service.workers[0].shared)
     assert wire.open(lines).outcome == "refuse"
     waiting = wire.open(lines, may_wait=True)
-    assert (waiting.outcome, waiting.kind, waiting.ack("POST", [])) == ("wait", None, None)
+    assert (waiting.outcome, waiting.kind, waiting.ack("POST", [], UNIX + wire.now)) == ("wait", None, None)
     await waiting.settle()
     assert (waiting.outcome, waiting.kind, waiting.scope.source) == ("accepted", "ref", "frame")
 

@@ -59,7 +59,7 @@ def test_a_duplicate_yields_the_same_state_and_the_same_ack(aware: Any) -> None:
         line = lines(aware.begin())
         twice = [aware.open(line) for _ in range(2)]
         assert twice[0].scope.state.root == twice[1].scope.state.root
-        assert twice[0].ack("POST", []) == twice[1].ack("POST", []) is not None
+        assert twice[0].ack("POST", [], aware.unix) == twice[1].ack("POST", [], aware.unix) is not None
 
 
 def test_a_frame_that_a_proxy_sends_again_to_another_worker_is_refused_or_whole(
@@ -84,7 +84,7 @@ def test_a_412_that_is_not_of_this_exchange_is_not_answered_by_a_resend(aware: A
     TIER.set("before")
     other = aware.begin()
     aware.callee._bases.clear()
-    refusal = aware.open(lines(other)).refusal()[1]
+    refusal = aware.open(lines(other)).refusal(aware.unix)[1]
     acks = [value for name, value in refusal if name == b"otelctx-ack"]
     TIER.set("after")
     mine = aware.begin()

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from otelctx.context.current import UpKey
 from otelctx.delta.codec import decode_ack, split_mac
 
 ACK = "otelctx-ack-bin"
+SPENT = UpKey("grpc.spent", int, rule="sum")
 
 
 def read(metadata: Any) -> Any:
@@ -34,6 +36,26 @@ def test_the_ack_of_each_kind_of_call_is_final_and_carries_what_was_recorded(
         ack = read(answers.trailing_metadata())
         assert (ack.final, len(ack.ups), ack.event != 0) == (True, 1, True)
         assert not [name for name, _ in answers.initial_metadata() if name == ACK]
+
+
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
+@pytest.mark.parametrize("style", ["sync", "aio"])
+def test_the_ack_of_a_call_of_two_hours_is_signed_as_of_its_end(
+    serve: Any, connect: Any, chat: Any, monkeypatch: pytest.MonkeyPatch, style: str, kind: str
+) -> None:
+    """The signature of the hour in which the call began would be too old by then."""
+    from otelctx.grpc import call, handling
+
+    late = call.time() + 7200.0
+
+    def hours_pass(request: Any, context: Any) -> None:
+        for module in (call, handling):
+            monkeypatch.setattr(module, "time", lambda: late)
+
+    server = serve(style)
+    server.act = hours_pass
+    connect(server.target, style).call(kind, b"a")
+    assert SPENT.get() > 0
 
 
 def test_a_call_that_its_handler_aborts_has_a_final_ack_too(serve: Any, connect: Any, chat: Any) -> None:

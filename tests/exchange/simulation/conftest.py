@@ -262,7 +262,7 @@ class World:
             inbound.settle().send(None)
         if inbound.outcome == "refuse":
             call.refused += 1
-            status, head, _ = inbound.refusal()
+            status, head, _ = inbound.refusal(UNIX + self.now)
             return status, [value for name, value in head if name == b"otelctx-ack"]
         return 200, self._run(call, inbound, cacheable)
 
@@ -280,7 +280,8 @@ class World:
         scope.record(RUNS, 1)
         if inbound.outcome == "accepted":
             self.recorded[meant.session_id or ""] += 1
-        ack = inbound.ack(call.method, [(b"cache-control", b"max-age=60" if cacheable else b"no-store")])
+        caching = [(b"cache-control", b"max-age=60" if cacheable else b"no-store")]
+        ack = inbound.ack(call.method, caching, UNIX + self.now)
         inbound.close()
         return [] if ack is None else [ack]
 
