@@ -24,7 +24,7 @@ class Connection(asyncio.Protocol):
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._write_paused = self._read_paused = False
-        self._sent = False
+        self._sent = self._heard = False
         self._touched = 0.0
         self.closed = False
         self.used = 0
@@ -35,7 +35,7 @@ class Connection(asyncio.Protocol):
         """Get ready for the response to a request that is about to be written."""
         self._parser = ResponseParser(method)
         self._error = None
-        self._sent = False
+        self._sent = self._heard = False
         self.used += 1
 
     def write(self, data: bytes, *, last: bool = False) -> None:
@@ -44,6 +44,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
         self._sent = last
         self._touched = self._loop.time()
+
+    @property
+    def crossed(self) -> bool:
+        """Whether nothing was heard on a connection that had served before: its end may have crossed the request."""
+        return self.used > 1 and not self._heard
 
     async def drain(self) -> None:
         """Wait until the upstream takes more. Raises what has ended the connection."""
@@ -95,6 +100,8 @@ class Connection(asyncio.Protocol):
 
     async def _wait(self, within: float | None, what: str) -> None:
         while True:
+            if self._error is None and self.closed:  # before the request began, so that nobody was told
+                self._fail(UpstreamClosed("the upstream has closed the connection without a response"))
             if self._error is not None:
                 raise self._error
             self._reader = self._loop.create_future()
@@ -119,6 +126,7 @@ class Connection(asyncio.Protocol):
         if parser is None:  # nobody has asked for anything
             self.abort()
             return
+        self._heard = True
         try:
             parser.feed(data)
         except UpstreamFailure as error:

@@ -24,7 +24,7 @@ from otelctx.gateway.failures import (
 )
 from otelctx.semconv import GATEWAY_SESSION_HEADER, HEADER
 
-__all__ = ["TARGET", "Limits", "RequestHead", "read", "response_headers"]
+__all__ = ["TARGET", "Limits", "RequestHead", "below", "read", "response_headers"]
 
 # In the ASGI scope's extensions: the request target as it came, which the scope's own parts can't always give back.
 TARGET: Final = "otelctx.target"
@@ -47,6 +47,8 @@ _ONCE: Final = (b"host", b"content-length", b"transfer-encoding", b"authorizatio
 _NAMES: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z,]+")
 _BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _TARGET_OK: Final = re.compile(rb"/[\x21\x22\x24-\x7e]*|\*")
+# A segment that leads up, in each spelling that somebody behind might take for one.
+_UP: Final = re.compile(rb"(?:[/\\]|%2f|%5c)(?:\.|%2e){2}(?:[/\\;]|%2f|%5c|$)", re.IGNORECASE)
 _HOST_OK: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _REFUSED_METHODS: Final = frozenset(("CONNECT", "TRACE"))
 _NO_LENGTH: Final = (204, 304)
@@ -91,14 +93,15 @@ def read(scope: Scope, limits: Limits, *, proxy: bool, pseudonym: bytes) -> Requ
     if error is not None:
         raise error
     target = _target(scope)
-    if len(target) > limits.target or not _TARGET_OK.fullmatch(target):
+    misplaced = target == b"*" and method != "OPTIONS"
+    if len(target) > limits.target or misplaced or not _TARGET_OK.fullmatch(target):
         raise MalformedRequest("the request target is too long, or has characters that have no place in one")
     via = b", ".join(value for name, value in lines if name == b"via")
     if pseudonym in via:
         raise LoopDetected("an upstream of this gateway leads back to it: see --upstream")
     host = first.get(b"host", b"")
     kept = _passing(lines, renewed=True)
-    kept += _came_by(scope, first, host, proxy)
+    kept += _came_by(scope, lines, host, proxy)
     kept.append((b"via", _via(via if proxy else b"", scope, pseudonym)))
     length = first.get(b"content-length")
     return RequestHead(
@@ -110,6 +113,16 @@ def read(scope: Scope, limits: Limits, *, proxy: bool, pseudonym: bytes) -> Requ
         b"transfer-encoding" in first,
         _session(first, target),
     )
+
+
+def below(prefix: bytes, target: bytes) -> bytes:
+    """The target of a request to an upstream whose own path is ``prefix``. Raises :class:`MalformedRequest` for one
+    that could lead out of it: a neighbour's path there is not this gateway's to give away."""
+    if not prefix:
+        return target
+    if _UP.search(target.partition(b"?")[0]):
+        raise MalformedRequest("the request target leads up, out of what is served here")
+    return prefix if target == b"*" else prefix + target
 
 
 def response_headers(headers: Headers, status: int) -> Headers:
@@ -203,17 +216,23 @@ def _passing(lines: Headers, *, renewed: bool) -> Headers:
     ]
 
 
-def _came_by(scope: Scope, first: dict[bytes, bytes], host: bytes, proxy: bool) -> Headers:
-    """``x-forwarded-for``, ``-proto`` and ``-host``: a trusted proxy's, continued, or what is seen from here."""
+def _came_by(scope: Scope, lines: Headers, host: bytes, proxy: bool) -> Headers:
+    """``x-forwarded-for``, ``-proto`` and ``-host``: a trusted proxy's, continued, or what is seen from here.
+
+    A proxy may add a line of its own behind those that it was sent: of addresses all count, in their order, and of the
+    others the last.
+    """
     peer = scope.get("client")
     address = str(peer[0]).encode("latin-1", "replace") if peer else b"unknown"
     scheme = _SCHEMES.get(scope.get("scheme", "http"), b"http")
-    before = first.get(b"x-forwarded-for") if proxy else None
+    said = [line for line in lines if line[0].startswith(_FORWARDED) and line[1]] if proxy else []
+    way = [value for name, value in said if name == b"x-forwarded-for"]
+    last = dict(said)
     made = [
-        (b"x-forwarded-for", address if not before else before + b", " + address),
-        (b"x-forwarded-proto", (first.get(b"x-forwarded-proto") if proxy else None) or scheme),
+        (b"x-forwarded-for", b", ".join([*way, address])),
+        (b"x-forwarded-proto", last.get(b"x-forwarded-proto", scheme)),
     ]
-    seen = (first.get(b"x-forwarded-host") if proxy else None) or host
+    seen = last.get(b"x-forwarded-host", host)
     return [*made, (b"x-forwarded-host", seen)] if seen else made
 
 

@@ -11,8 +11,8 @@ from otelctx.clients.attempt import Head as Answered
 from otelctx.clients.refusals import too_large
 from otelctx.clients.target import Target
 from otelctx.gateway.connection import Connection
-from otelctx.gateway.failures import BadResponse, ClientGone, ConnectFailed, UpstreamFailure
-from otelctx.gateway.head import RequestHead
+from otelctx.gateway.failures import BadResponse, ClientGone, ConnectFailed, UpstreamClosed, UpstreamFailure
+from otelctx.gateway.head import RequestHead, below
 from otelctx.gateway.health import Signal
 from otelctx.gateway.inbound import Inbound
 from otelctx.gateway.options import Timeouts
@@ -46,13 +46,18 @@ def _texts(headers: Headers) -> dict[str, str]:
 class Outbound:
     """``number`` counts the tries before it. Over by :meth:`done`, :meth:`discard` or :meth:`fail`."""
 
-    __slots__ = ("_answered", "_attempt", "_connection", "_head", "_inbound", "_timeouts", "upstream")
+    __slots__ = (
+        "_answered", "_attempt", "_connection", "_head", "_inbound", "_party", "_target", "_timeouts", "upstream",
+    )  # fmt: skip
 
     def __init__(
         self, party: Party, upstream: Upstream, head: RequestHead, inbound: Inbound, timeouts: Timeouts, number: int
     ) -> None:
+        """Raises :class:`~otelctx.gateway.failures.MalformedRequest` for a target that leads out of the upstream."""
         self.upstream = upstream
+        self._party = party
         self._head = head
+        self._target = below(upstream.prefix, head.target)
         self._inbound = inbound
         self._timeouts = timeouts
         self._connection: Connection | None = None
@@ -60,18 +65,26 @@ class Outbound:
         self._attempt: Attempt = start(party, target_of(upstream, head, inbound.content, number))
         upstream.active += 1
 
-    async def open(self) -> Head:
-        """Send the request, once more if the exchange of frames needs it. Raises :class:`UpstreamFailure` and
-        others."""
+    @property
+    def sent(self) -> int:
+        """How often the request has been sent, the tries before this one included."""
+        return self._attempt.sent
+
+    async def open(self, *, repeatable: bool) -> Head:
+        """Send the request, once more if the exchange of frames needs it, or if it may have met the end of a connection
+        that had been kept; the latter only if it is ``repeatable``. Raises :class:`UpstreamFailure` and others."""
+        pool, connect = self.upstream.pool, self._timeouts.connect
+        fresh = False
         while True:
-            connection = await self.upstream.pool.take(self._timeouts.connect)
-            self._connection = connection
-            head, upstream = self._head, self.upstream
-            lines: Headers = [(b"host", upstream.authority.encode()), *head.lines, *self._inbound.framing()]
-            connection.begin(head.method)
-            data = encode(head.method, upstream.prefix + head.target, self._attempt.headers(lines))
-            self._inbound.send(connection, data)
-            answer = await connection.head(self._timeouts.first_byte)
+            self._connection = connection = await (pool.connect(connect) if fresh else pool.take(connect))
+            try:
+                answer = await self._send(connection)
+            except UpstreamClosed as error:
+                if not repeatable or not connection.crossed:
+                    raise
+                fresh = True  # and with that another one can't have been kept: there is no second time
+                self._cross(error)
+                continue
             acks = [value for name, value in answer.headers if name == _ACK]
             refused = too_large(answer.status, _texts(answer.headers) if answer.status == 400 else {})
             resend = self._attempt.answered(Answered(answer.status, answer.version, acks, refused))
@@ -82,6 +95,18 @@ class Outbound:
             await self._drop()
             self._attempt.end()
             self._attempt, self._answered = self._attempt.again(), False
+
+    async def _send(self, connection: Connection) -> Head:
+        head = self._head
+        lines: Headers = [(b"host", self.upstream.authority.encode()), *head.lines, *self._inbound.framing()]
+        connection.begin(head.method)
+        self._inbound.send(connection, encode(head.method, self._target, self._attempt.headers(lines)))
+        return await connection.head(self._timeouts.first_byte)
+
+    def _cross(self, error: UpstreamClosed) -> None:
+        """The upstream has closed a connection as it may at any time, which says nothing of its health."""
+        self._attempt.failed(error)
+        self._attempt = start(self._party, target_of(self.upstream, self._head, self._inbound.content, self.sent))
 
     async def chunk(self) -> bytes:
         """The next piece of the response's body; no bytes at its end."""
@@ -148,7 +173,7 @@ def target_of(
         scheme=upstream.scheme,
         host=upstream.host,
         port=upstream.port,
-        raw_path=upstream.prefix + head.target,
+        raw_path=below(upstream.prefix, head.target),
         userinfo=False,
         body=None if content is None else len(content),
         headers=[*head.lines, (b"upgrade", b"websocket")] if upgrade else head.lines,

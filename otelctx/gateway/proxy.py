@@ -68,12 +68,13 @@ class Proxy:
         """The response of the first upstream that gives one."""
         idempotent = head.method in IDEMPOTENT or any(name == b"idempotency-key" for name, _ in head.lines)
         tried: list[str] = []
+        sent = 0
         while True:
             upstream = route.choose(tried)
             tried.append(upstream.name)
-            outbound = Outbound(self._party, upstream, head, inbound, self._options.timeouts, len(tried) - 1)
+            outbound = Outbound(self._party, upstream, head, inbound, self._options.timeouts, sent)
             try:
-                answer = await outbound.open()
+                answer = await outbound.open(repeatable=inbound.replayable and idempotent)
             except UpstreamFailure as failure:
                 outbound.fail(failure)
                 if not self._again(failure, failure.reason, tried, inbound.replayable, idempotent):
@@ -93,6 +94,7 @@ class Proxy:
                     outbound.fail(error)
                     if not isinstance(error, UpstreamFailure):
                         raise
+            sent = outbound.sent
 
     def _again(
         self, failure: UpstreamFailure | int, reason: str, tried: list[str], replayable: bool, idempotent: bool

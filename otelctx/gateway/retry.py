@@ -4,7 +4,8 @@ after              if
 no connection      always: nothing of it has been sent
 503                its body can be sent again: the upstream says that it has not been worked on
 connection ended   its body can be sent again and its method is idempotent (RFC 9110 §9.2.2), or it says so by an
-                   ``Idempotency-Key``; and nothing of the response has come
+                   ``Idempotency-Key``; and nothing of the response has come. Of a connection that had been kept, once
+                   to the same upstream first, beside the budget: any server may end an idle one at any moment
 anything else      never
 
 A budget bounds all of them together: a fifth of the requests, and ten beyond that. When everything fails, retries would

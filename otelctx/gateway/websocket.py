@@ -16,7 +16,7 @@ from otelctx.asgi.types import Headers, Receive, Scope, Send
 from otelctx.clients.attempt import Attempt, Head, Party, start
 from otelctx.errors import OtelctxError
 from otelctx.gateway.failures import BadResponse, ConnectFailed, ConnectTimeout, UpstreamFailure
-from otelctx.gateway.head import SESSION, RequestHead, response_headers
+from otelctx.gateway.head import SESSION, RequestHead, below, response_headers
 from otelctx.gateway.health import Signal
 from otelctx.gateway.options import Options
 from otelctx.gateway.outbound import target_of
@@ -106,7 +106,7 @@ class WebSockets:
 
     async def _connect(self, scope: Scope, head: RequestHead, upstream: Upstream, attempt: Attempt) -> ClientConnection:
         scheme = "wss" if upstream.tls else "ws"
-        target = (upstream.prefix + head.target).decode("ascii")
+        target = below(upstream.prefix, head.target).decode("ascii")
         lines = attempt.headers(head.lines)
         try:
             connection = await _Connect(

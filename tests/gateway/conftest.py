@@ -42,7 +42,7 @@ def running(server: uvicorn.Server) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()
 
@@ -142,9 +142,9 @@ def working(aware: bool = False, node: Node | None = None, **traced: Any) -> Ite
         yield worker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lent() -> Iterator[list[Worker]]:
-    """Two workers that know nothing of context, for all tests: starting one takes a fifth of a second."""
+    """Two workers that know nothing of context, for a module's tests: starting one takes a fifth of a second."""
     with working() as one, working() as other:
         yield [one, other]
 
@@ -174,7 +174,7 @@ class Edge:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def talk(self, data: bytes, until: bytes | None = None, within: float = 5.0) -> bytes:
+    def talk(self, data: bytes, until: bytes | None = None, within: float = 60.0) -> bytes:
         """Send these bytes, and read until the connection ends, or ``until`` has come."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=within) as connection:
             with suppress(ConnectionError):
@@ -203,7 +203,7 @@ def edge() -> Iterator[Callable[..., Edge]]:
         yield lambda upstreams, **options: stack.enter_context(edging(upstreams, **options))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared(lent: list[Worker]) -> Iterator[Edge]:
     """One gateway in front of the first of the lent workers."""
     with edging([lent[0].url], Options(health_path="")) as made:
@@ -212,7 +212,7 @@ def shared(lent: list[Worker]) -> Iterator[Edge]:
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False, timeout=10) as made:
+    with httpx.Client(trust_env=False, timeout=60) as made:
         yield made
 
 
@@ -220,19 +220,6 @@ def client() -> Iterator[httpx.Client]:
 def seen(checked_exports: Any) -> Any:
     """What a gateway and its workers have reported."""
     return checked_exports
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], Any]], None]:
-    """Waits for what another thread does, five seconds at most."""
-
-    def wait(condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 5
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.005)
-
-    return wait
 
 
 class Scripted:
@@ -256,7 +243,7 @@ class Scripted:
             self.connections += 1
             self._open = connection
             with connection, suppress(OSError):
-                connection.settimeout(5)
+                connection.settimeout(60)
                 self.script(connection)
 
     def close(self) -> None:
@@ -265,7 +252,7 @@ class Scripted:
             with suppress(OSError):
                 self._open.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @pytest.fixture
@@ -279,14 +266,6 @@ def scripted() -> Iterator[Callable[[Callable[[socket.socket], None]], Scripted]
     yield start
     for one in made:
         one.close()
-
-
-@pytest.fixture
-def refused() -> str:
-    """The URL of nobody."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{closed.getsockname()[1]}"
 
 
 @pytest.fixture(scope="session")

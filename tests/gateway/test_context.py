@@ -157,7 +157,7 @@ def test_public_keys_in_a_strangers_baggage_are_not_believed(client: Any, traced
 @pytest.fixture
 def own() -> Iterator[Any]:
     """A client that is one of us: it has the key."""
-    with httpx.Client(trust_env=False) as plain:
+    with httpx.Client(trust_env=False, timeout=60) as plain:
         yield lambda keys: instrument(plain, node=Node(Settings(keys=keys)))
 
 
@@ -230,7 +230,7 @@ def test_a_client_that_goes_is_no_error(traced: Any, inside: Any, seen: Any, eve
             pass
 
     inside.handler = endless
-    with httpx.Client(trust_env=False) as client, client.stream("POST", traced.url) as answer:
+    with httpx.Client(trust_env=False, timeout=60) as client, client.stream("POST", traced.url) as answer:
         next(answer.iter_raw())
     eventually(lambda: len(seen.spans()) == 3)
     for span in seen.spans():
@@ -262,9 +262,9 @@ def test_a_strangers_deadline_ends_at_the_edge_and_a_hops_goes_on_shorter(
     inside.handler = app
     client.post(traced.url, content=b"{}", headers={"otelctx-timeout-ms": "5000"})
     hop = instrument(client, node=Node(Settings(keys=traced.gateway.node.settings.keys)))
-    with session("chat-1", timeout=5.0):
+    with session("chat-1", timeout=1000.0):
         hop.post(traced.url, content=b"{}")
     stranger, trusted = lefts
     assert stranger is None
     assert trusted is not None
-    assert 3 < trusted < 4.85, "rounded down at each of two hops"
+    assert 700 < trusted < 999.85, "rounded down at each of two hops, and a test takes 300 seconds at most"

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelctx.errors import OtelctxError
-from otelctx.gateway.head import Limits, RequestHead, read, response_headers
+from otelctx.gateway.failures import LoopDetected, MalformedRequest
+from otelctx.gateway.head import Limits, RequestHead, below, read, response_headers
 
 HOP = [b"connection", b"keep-alive", b"proxy-authorization", b"te", b"trailer", b"transfer-encoding", b"upgrade"]
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-_.!", min_size=1, max_size=12).map(str.encode)
@@ -111,6 +112,22 @@ def test_a_trusted_proxy_can() -> None:
     assert b"forwarded" not in found
 
 
+def test_a_trusted_proxy_may_add_lines_of_its_own_behind_those_that_it_was_sent() -> None:
+    """As HAProxy does: the first line is what a stranger has made up, and the last is what the proxy has seen."""
+    names = (b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host")
+    made_up = [(name, b"made-up") for name in names]
+    true = list(zip(names, (b"203.0.113.9", b"https", b"public.example"), strict=True))
+    found = dict(head(*made_up, *true, (b"x-forwarded-for", b""), proxy=True).lines)
+    assert found[b"x-forwarded-for"] == b"made-up, 203.0.113.9, 10.0.0.9"
+    assert (found[b"x-forwarded-proto"], found[b"x-forwarded-host"]) == (b"https", b"public.example")
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_a_loop_is_seen_in_whichever_line_of_via_it_stands(proxy: bool) -> None:
+    with pytest.raises(LoopDetected):
+        head((b"via", b"1.1 front"), (b"via", b"1.1 otelctx-aaaa"), (b"via", b"1.0 other"), proxy=proxy)
+
+
 def test_a_peer_without_an_address_is_unknown() -> None:
     assert dict(head(client=None).lines)[b"x-forwarded-for"] == b"unknown"
 
@@ -138,7 +155,6 @@ def test_a_session_in_a_workers_path_is_one_that_is_stated(target: bytes, sessio
         (b"http://h/a?b", b"/a", b"b", b"/a?b"),
         (None, b"/a%2f", b"b", b"/a%2f?b"),
         (None, None, b"", b"/p"),
-        (b"*", b"*", b"", b"*"),
     ],
 )
 def test_the_target_is_that_of_the_request_line_where_the_server_tells(
@@ -146,6 +162,34 @@ def test_the_target_is_that_of_the_request_line_where_the_server_tells(
 ) -> None:
     extensions = {} if target is None else {"otelctx.target": target}
     assert head(raw_path=raw_path, path="/p", query_string=query, extensions=extensions).target == expected
+
+
+def test_only_options_is_about_no_resource() -> None:
+    assert head(method="OPTIONS", raw_path=b"*", extensions={"otelctx.target": b"*"}).target == b"*"
+    for method in ("GET", "POST", "options"):
+        with pytest.raises(MalformedRequest):
+            head(method=method, raw_path=b"*")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"/..", b"/../x", b"/a/../b", b"/%2e%2E/x", b"/.%2e", b"/a%2f..%2Fb", b"/a\\..\\b", b"/..;x/b", b"/..?q"],
+)
+def test_no_target_leads_out_of_an_upstreams_own_path(target: bytes) -> None:
+    """However the upstream takes ``..``: as a name, or as the way up to what belongs to others."""
+    with pytest.raises(MalformedRequest):
+        below(b"/team", target)
+    assert below(b"", target) == target
+
+
+@pytest.mark.parametrize("target", [b"/", b"/...", b"/a..b", b"/..a/b", b"/.", b"/x?a=/../b", b"/.%2f.x"])
+def test_what_only_looks_like_the_way_up_is_a_name(target: bytes) -> None:
+    assert below(b"/team", target) == b"/team" + target
+
+
+def test_what_is_about_no_resource_is_about_the_upstreams_own_path() -> None:
+    assert below(b"/team", b"*") == b"/team"
+    assert below(b"", b"*") == b"*"
 
 
 def test_bounds_are_exact() -> None:

@@ -331,14 +331,14 @@ def test_the_metrics_tell_of_each_upstream(client: Any, edge: Any, workers: Any,
 
     async def slow(request: Any) -> None:
         begun.set()
-        await asyncio.to_thread(go.wait, 5)
+        await asyncio.to_thread(go.wait, 60)
         await request.answer()
 
     workers[0].handler = slow
     running = edge([workers[0].url, refused], options=UNCHECKED, **seen.options)
     thread = threading.Thread(target=client.post, args=(running.url,))
     thread.start()
-    assert begun.wait(5)
+    assert begun.wait(60)
     observed = {a[semconv.SERVER_PORT]: (n, up) for a, n, up in running.gateway.upstreams.observed()}
     go.set()
     thread.join()

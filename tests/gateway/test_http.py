@@ -247,6 +247,8 @@ def test_a_path_of_the_upstream_stands_before_the_target(client: Any, edge: Any,
     running = edge([workers[0].url + "/base/"])
     client.get(running.url + "/v1/models?x=1")
     assert workers[0].seen[0].target == b"/base/v1/models?x=1"
+    assert running.talk(GET % b"/../other").startswith(b"HTTP/1.1 400 ")
+    assert len(workers[0].seen) == 1
 
 
 def test_errors_are_json_that_names_no_address(client: Any, edge: Any, refused: str) -> None:
@@ -259,7 +261,7 @@ def test_the_client_library_of_openai_reads_the_errors(edge: Any, refused: str) 
     openai = pytest.importorskip("openai")
     running = edge([refused])
     with (
-        httpx.Client(trust_env=False) as http,
+        httpx.Client(trust_env=False, timeout=60) as http,
         openai.OpenAI(base_url=running.url + "/v1", api_key="k", http_client=http, max_retries=0) as made,
         pytest.raises(openai.InternalServerError) as caught,
     ):

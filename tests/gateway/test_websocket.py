@@ -34,10 +34,10 @@ async def echo(request: Any) -> None:
 @pytest.mark.parametrize("message", ["", "text é 🦊", b"", b"\x00\xff" * 50_000, "x" * 500_000])
 def test_messages_of_both_kinds_get_through_whole(shared: Any, workers: Any, message: str | bytes) -> None:
     workers[0].sockets = echo
-    with connect(ws(shared.url), proxy=None) as socket:
+    with connect(ws(shared.url), proxy=None, open_timeout=60) as socket:
         for _ in range(3):
             socket.send(message)
-            assert socket.recv(5) == message
+            assert socket.recv(60) == message
 
 
 def test_target_headers_and_subprotocol_get_through(shared: Any, workers: Any) -> None:
@@ -48,7 +48,9 @@ def test_target_headers_and_subprotocol_get_through(shared: Any, workers: Any) -
 
     workers[0].sockets = choose
     extra = {"authorization": "Bearer k", "otelctx": ":AAAA:", "origin": "http://site.example"}
-    with connect(ws(shared.url) + "/a%2fb?c=%20d", subprotocols=["a", "b"], additional_headers=extra, proxy=None) as s:
+    with connect(
+        ws(shared.url) + "/a%2fb?c=%20d", subprotocols=["a", "b"], additional_headers=extra, proxy=None, open_timeout=60
+    ) as s:
         assert s.subprotocol == "b"
         assert s.response is not None
         assert s.response.headers["x-one"] == "1"
@@ -69,9 +71,9 @@ def test_the_workers_close_reaches_the_client(shared: Any, workers: Any, code: i
         await request.send({"type": "websocket.close", "code": code, "reason": reason})
 
     workers[0].sockets = close
-    with connect(ws(shared.url), proxy=None) as socket:
+    with connect(ws(shared.url), proxy=None, open_timeout=60) as socket:
         with pytest.raises(ConnectionClosed):
-            socket.recv(5)
+            socket.recv(60)
         assert (socket.close_code, socket.close_reason) == (code, reason)
 
 
@@ -80,9 +82,9 @@ def test_the_clients_close_reaches_the_worker(
     shared: Any, workers: Any, eventually: Any, code: int, reason: str
 ) -> None:
     workers[0].sockets = echo
-    with connect(ws(shared.url), proxy=None) as socket:
+    with connect(ws(shared.url), proxy=None, open_timeout=60) as socket:
         socket.send("x")
-        socket.recv(5)
+        socket.recv(60)
         socket.close(code, reason)
     eventually(lambda: "closed" in workers[0].seen[0].scope)
     assert workers[0].seen[0].scope["closed"] == (code, reason)
@@ -90,9 +92,9 @@ def test_the_clients_close_reaches_the_worker(
 
 def test_a_client_that_vanishes_ends_the_workers_connection(shared: Any, workers: Any, eventually: Any) -> None:
     workers[0].sockets = echo
-    with connect(ws(shared.url), proxy=None, close_timeout=0.1) as socket:
+    with connect(ws(shared.url), proxy=None, open_timeout=60, close_timeout=0.1) as socket:
         socket.send("x")
-        socket.recv(5)
+        socket.recv(60)
         socket.socket.shutdown(SHUT_RDWR)
     eventually(lambda: "closed" in workers[0].seen[0].scope)
     eventually(lambda: shared.gateway.active == 0)
@@ -111,10 +113,10 @@ def test_a_worker_that_dies_is_a_bad_gateway_to_the_client(edge: Any, scripted: 
             b"sec-websocket-accept: " + accept + b"\r\n\r\n\x81\x01x"
         )
 
-    with connect(ws(edge([scripted(die).url], options=UNCHECKED).url), proxy=None) as socket:
-        assert socket.recv(5) == "x"
+    with connect(ws(edge([scripted(die).url], options=UNCHECKED).url), proxy=None, open_timeout=60) as socket:
+        assert socket.recv(60) == "x"
         with pytest.raises(ConnectionClosed):
-            socket.recv(5)
+            socket.recv(60)
         assert socket.close_code == 1014
 
 
@@ -145,7 +147,7 @@ def test_what_goes_wrong_before_the_handshake_is_json(
 ) -> None:
     running = edge([refused], options=UNCHECKED)
     with pytest.raises(InvalidStatus) as caught:
-        connect(ws(running.url), additional_headers=headers, proxy=None)
+        connect(ws(running.url), additional_headers=headers, proxy=None, open_timeout=60)
     assert caught.value.response.status_code == status
     assert code.encode() in bytes(caught.value.response.body or b"")
 
@@ -153,10 +155,10 @@ def test_what_goes_wrong_before_the_handshake_is_json(
 def test_a_message_over_the_bound_closes(edge: Any, workers: Any) -> None:
     workers[0].sockets = echo
     running = edge([workers[0].url], options=Options(health_path="", max_message=1000))
-    with connect(ws(running.url), proxy=None) as socket:
+    with connect(ws(running.url), proxy=None, open_timeout=60) as socket:
         socket.send("x" * 1001)
         with pytest.raises(ConnectionClosed):
-            socket.recv(5)
+            socket.recv(60)
         assert socket.close_code == 1009
 
 
@@ -176,8 +178,8 @@ def test_a_slow_reader_slows_the_worker_down(shared: Any, workers: Any) -> None:
             written[0] += 65536
 
     workers[0].sockets = flood
-    with connect(ws(shared.url), proxy=None, max_queue=1, close_timeout=0.1):
-        assert stuck.wait(10)
+    with connect(ws(shared.url), proxy=None, open_timeout=60, max_queue=1, close_timeout=0.1):
+        assert stuck.wait(60)
     assert written[0] < 40_000_000
 
 
@@ -186,9 +188,9 @@ def test_a_handshake_carries_the_trace_and_a_frame(edge: Any, start_worker: Any,
     worker.sockets = echo
     running = edge([worker.url], options=UNCHECKED, **seen.options)
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with connect(ws(running.url), additional_headers={"traceparent": parent}, proxy=None) as socket:
+    with connect(ws(running.url), additional_headers={"traceparent": parent}, proxy=None, open_timeout=60) as socket:
         socket.send("x")
-        socket.recv(5)
+        socket.recv(60)
     eventually(lambda: len(seen.spans()) == 5)
     (outgoing,) = seen.spans("CLIENT")
     servers = {s.context.span_id: s for s in seen.spans("SERVER")}
