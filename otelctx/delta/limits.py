@@ -33,7 +33,9 @@ class Limits:
     # the four states that it returns to; 64 MiB all origins together, so that no single one pushes out the rest.
     held_bytes: int = 32 * 2**20
     link_bytes: int = 64 * 2**20
-    paths: int = 1024  # paths per origin whose behaviour is remembered
+    # Paths per origin whose behaviour is remembered, and the memory that they take at most.
+    paths: int = 1024
+    path_bytes: int = 2**20
     acks_until_aware: int = 3
     base_ttl: float = 60.0
     penalty: float = 600.0

@@ -25,7 +25,6 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -34,7 +33,7 @@ from typing import Final, Literal
 from otelctx.context.state import State
 from otelctx.delta.held import HeldBase, HeldBases
 from otelctx.delta.limits import BASE_BYTES, Limits
-from otelctx.delta.links import Answerer, BootIds, NackBudget, TableRevisions
+from otelctx.delta.links import Answerer, BootIds, NackBudget, Paths, TableRevisions
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind, Held, NackReason, delta, full, ref, size
 from otelctx.semconv import TABLE_REVISION
 
@@ -94,9 +93,7 @@ SENDS: Final[Mapping[LinkState, Sends]] = {
     LinkState.W3C_ONLY: Sends(frames=False, compact=False, baggage=True),
 }
 
-# Measured on CPython 3.11 (64 bit): a link that knows nothing yet, and one remembered path of forty characters.
-_LINK_BYTES: Final = 2500
-_PATH_BYTES: Final = 250
+_LINK_BYTES: Final = 2500  # measured on CPython 3.11 (64 bit): a link that knows nothing yet
 
 _U, _A, _M, _F, _W = LinkState
 TRANSITIONS: Final[Mapping[tuple[LinkState, Event], LinkState]] = {
@@ -157,7 +154,7 @@ class Sender:
     __slots__ = (
         "_acks",
         "_baggage",
-        "_bare",
+        "_bare_until",
         "_boots",
         "_epoch",
         "_held",
@@ -186,8 +183,8 @@ class Sender:
         self._epoch = 0
         self.changes = 0
         self._acks = 0
-        self._bare = False  # our baggage is too much for the origin, too
-        self._paths: OrderedDict[str, int] = OrderedDict()
+        self._bare_until = float("-inf")  # so long our baggage is too much for the origin, too
+        self._paths = Paths(limits)
         self._held = HeldBases(limits)
         self._boots = BootIds(limits)
         self._nacks = NackBudget(limits)
@@ -196,7 +193,7 @@ class Sender:
     @property
     def bytes(self) -> int:
         """Memory that this link takes, estimated: its bases and its paths."""
-        return _LINK_BYTES + self._held.bytes + _PATH_BYTES * len(self._paths)
+        return _LINK_BYTES + self._held.bytes + self._paths.bytes
 
     # before sending
 
@@ -205,12 +202,13 @@ class Sender:
         again, a handshake: everything where a refusal could not be repaired."""
         self._expire(now)
         sends = SENDS[self.state]
-        aware = self.state is not LinkState.MIXED or self._path_acks(path) >= self._limits.acks_until_aware
+        acks = self._paths.acks(path)
+        aware = self.state is not LinkState.MIXED or acks >= self._limits.acks_until_aware
         baggage = self._baggage == "always" or (self._baggage == "until_ack" and (sends.baggage or not aware))
-        baggage = baggage and not self._bare
+        baggage = baggage and now >= self._bare_until
         frame = None
         if sends.frames and state:
-            may = sends.compact and aware and not must_be_full and not (safe and self._path_acks(path) == 0)
+            may = sends.compact and aware and not must_be_full and not (safe and acks == 0)
             frame = (self._compact(state, now) if may else None) or full(state, self._tables.current(now))
             if frame.kind is not FrameKind.FULL:
                 self._nacks.sent()
@@ -232,7 +230,7 @@ class Sender:
         """Learn from a reply. Returns what to do next, and whether context was lost: a compact frame went to an origin
         that did not read it, and the app there ran without."""
         if offer.frame is None:
-            return self._close_plain(offer, reply), False
+            return self._close_plain(offer, reply, now), False
         ack = reply.ack
         if ack is not None and ack.root != offer.frame.root[:BASE_BYTES]:
             ack = None  # of another exchange: a cache or a confused proxy
@@ -248,15 +246,16 @@ class Sender:
         if offer.epoch == self._epoch:
             self._learn(offer.path, event, now)
         elif event is Event.SILENT:  # out of date as to the state; but that path did not understand
-            self._paths.pop(offer.path, None)
+            self._paths.silent(offer.path)
         return verdict, lost
 
-    def _close_plain(self, offer: Offer, reply: Reply) -> Verdict:
-        """Of an exchange without a frame one thing is to be learned: whether our baggage alone is too large."""
+    def _close_plain(self, offer: Offer, reply: Reply, now: float) -> Verdict:
+        """Of an exchange without a frame one thing is to be learned: whether our baggage alone is too large. That holds
+        for ten minutes, or for what is left of them."""
         if not offer.baggage or reply.status not in _TOO_LARGE:
             return Verdict.DONE
         if offer.epoch == self._epoch:
-            self._bare = True
+            self._bare_until = min(self._until, now + self._limits.penalty)
         return Verdict.RESEND_PLAIN if reply.replayable else Verdict.DONE
 
     def failed(self, offer: Offer) -> None:
@@ -272,7 +271,7 @@ class Sender:
         frame = offer.frame
         if self.state is not LinkState.AWARE or frame is None or frame.kind is not FrameKind.REF:
             return None
-        if safe or offer.baggage or self._paths.get(offer.path, 0) < self._limits.acks_until_aware:
+        if safe or offer.baggage or not self._paths.known(offer.path):
             return None
         if frame.table != self._tables.current(now):
             return None
@@ -313,25 +312,17 @@ class Sender:
     def _count(self, path: str, event: Event) -> None:
         if event is Event.ACKED:
             self._acks += 1
-            self._paths[path] = min(self._path_acks(path) + 1, self._limits.acks_until_aware)
-            if len(self._paths) > self._limits.paths:
-                self._paths.popitem(last=False)
+            self._paths.acked(path)
         elif event is Event.SILENT:
             self._acks = 0
-            self._paths.pop(path, None)
-
-    def _path_acks(self, path: str) -> int:
-        if path in self._paths:
-            self._paths.move_to_end(path)
-            return self._paths[path]
-        return 0
+            self._paths.silent(path)
 
     def _move(self, target: LinkState, now: float) -> None:
         self.state = target
         self._epoch += 1
         self.changes += 1
         self._acks = 0
-        self._bare = False
+        self._bare_until = float("-inf")
         self._until = now + self._limits.penalty if target in AFTER_PENALTY else float("inf")
 
     def _expire(self, now: float) -> None:

@@ -17,7 +17,7 @@ from otelctx.delta.limits import BASE_BYTES
 from otelctx.delta.messages import Ack, AckKind, Frame, FrameKind
 from otelctx.delta.sender import Offer, Reply
 from otelctx.errors import ContextLimitExceeded
-from otelctx.exchange.known import Era, Errand, Standing, keep
+from otelctx.exchange.known import SHORT, Era, Errand, Standing, keep
 from otelctx.exchange.links import Link
 from otelctx.exchange.node import Node
 from otelctx.exchange.uptake import take_over
@@ -265,7 +265,7 @@ class ClientExchange:
     ) -> None:
         """Know by heart what has gone out, if it can be repeated, and ``line``: its ack, if that brought no news."""
         node, link, frame = self._node, self._link, offer.frame
-        if base is None or frame is None or link is None or not link.kept:
+        if base is None or frame is None or link is None or not link.kept or len(offer.path) > SHORT:
             era.standing.pop(self._errand, None)
             return
         headers = [(HEADER, node.wire(frame, unix))]

@@ -26,9 +26,10 @@ from otelctx.delta.receiver import Accepted
 from otelctx.delta.sender import Offer
 from otelctx.exchange.links import Link
 
-__all__ = ["HOUR", "Client", "Era", "Errand", "Known", "Standing", "keep"]
+__all__ = ["HOUR", "SHORT", "Client", "Era", "Errand", "Known", "Standing", "keep"]
 
 HOUR: Final = 3600
+SHORT: Final = 512  # characters of a frame or a path that is remembered
 # Seconds for which an order of recent use or a time of last use may be out of date.
 COARSE: Final = 1.0
 _REMEMBERED: Final = 4096

@@ -25,7 +25,7 @@ from otelctx.delta.limits import MAX_ACK_CHARS, Limits
 from otelctx.delta.messages import Ack, Frame, FrameKind
 from otelctx.delta.receiver import Accepted, Ignored, NeedBase, Receiver, Refuse, Run, Verify
 from otelctx.errors import ProtocolError
-from otelctx.exchange.known import HOUR, Client, Era, Known, keep
+from otelctx.exchange.known import HOUR, SHORT, Client, Era, Known, keep
 from otelctx.exchange.links import Links
 from otelctx.exchange.pending import Pending
 from otelctx.exchange.rotation import KeyFile
@@ -39,7 +39,6 @@ __all__ = ["Client", "Node", "Received", "default_node", "set_default_node"]
 _log = logging.getLogger(__name__)
 
 _EVENTS: Final = 4096
-_SHORT: Final = 512  # characters of a frame that is remembered
 # Characters of an address and of an X-Forwarded-For that are remembered: the sender chooses how many come, behind a
 # server that believes such a header also those of the address.
 _MAX_ADDRESS: Final = 256
@@ -154,7 +153,7 @@ class Node:
     def _learn(self, era: Era, line: bytes | str, accepted: Accepted, now: float) -> None:
         """The same line comes again with each request of an unchanged session."""
         base = self._bases.base(accepted.domain, accepted.state.root)
-        if base is not None and len(line) <= _SHORT:
+        if base is not None and len(line) <= SHORT:
             era.learn(line, Known(accepted, base, now), self.limits.base_bytes // 4)
 
     def known(self, line: bytes | str, now: float) -> Known | None:
@@ -205,7 +204,7 @@ class Node:
         if found is None:
             body = encode_frame(frame)
             found = to_header(body + self.keyring.sign(FRAME, body, now))
-            if len(found) <= _SHORT:
+            if len(found) <= SHORT:
                 keep(wires, key, found)
         return found
 

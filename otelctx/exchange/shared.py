@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from otelctx.context.state import EMPTY, State
 from otelctx.delta.codec import decode_frame, encode_frame
@@ -55,6 +56,7 @@ class SharedTier:
     def forget(self) -> None:
         """Start anew, as in a forked process, whose event loops are others."""
         self._loads: dict[tuple[int, Key], asyncio.Task[State | None]] = {}
+        self._late: WeakSet[asyncio.Task[State | None]] = WeakSet()
         self._stores: dict[Key, asyncio.Task[None]] = {}
         self._confirmed: OrderedDict[Key, float] = OrderedDict()  # when the engine last confirmed it
         self._failures = 0
@@ -77,7 +79,9 @@ class SharedTier:
             async with asyncio.timeout(self._limits.shared_deadline):
                 state = await asyncio.shield(task)  # others may wait for it: no single one's end is its end
         except TimeoutError:
-            self._failed()
+            if task not in self._late:  # many may wait for one call, and it has failed once
+                self._late.add(task)
+                self._failed()
             return None
         return state if state is not None and state.root.startswith(root) else None
 

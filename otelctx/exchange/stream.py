@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 _FULL_EVERY: Final = 64
 _ASK_EVERY: Final = 64  # unreadable messages, until a FULL is asked for again
-_SESSIONS: Final = 1024  # whose messages are counted on a one-way channel
+_SESSIONS: Final = 512  # whose messages are counted on a one-way channel
 _CONTROL: Final = b"\0"  # no protobuf message begins with it
 # The receiver keeps whole states and the sender their leaves, a sixteenth of that at the least: so what the sender
 # builds on is still there, as long as both use what they have in the same order.

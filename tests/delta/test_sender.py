@@ -218,6 +218,26 @@ def test_baggage_that_is_too_large_as_well_is_left_out_until_the_ten_minutes_end
     assert link.offer().baggage, "what began before the state changed does not count"
 
 
+def test_baggage_that_is_too_large_where_no_frame_is_ever_sent_is_left_out_for_ten_minutes() -> None:
+    link = Link(w3c_only=True)
+    assert link.reply(link.offer(), 431) is Verdict.RESEND_PLAIN
+    assert not link.offer().baggage
+    link.now = 599.0
+    assert not link.offer().baggage
+    link.now = 600.0
+    assert (link.offer().baggage, link.kind()) == (True, None)
+
+
+def test_a_full_frame_without_ack_is_not_lost() -> None:
+    """Its public keys were in the baggage, or the origin is not known to read anything: nothing was relied upon."""
+    link = Link()
+    link.reply(link.offer(), 200)
+    assert link.lost is False
+    link.aware()
+    link.reply(link.offer(path="/other", full=True), 200)
+    assert link.lost is False
+
+
 def test_an_ack_of_another_exchange_is_as_good_as_none() -> None:
     link = Link()
     for _ in range(5):

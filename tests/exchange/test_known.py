@@ -250,7 +250,7 @@ def test_a_link_that_is_given_up_is_not_used_any_more(wire: Any, chat: Scope) ->
     acks = [wire.open([value for _, value in late.headers]).ack("POST", (), wire.unix)]
     for n in range(5):
         wire.begin(host=f"h{n}")
-    assert given_up.sender.bytes == Sender(Limits()).bytes + 250  # and one path
+    assert given_up.sender.bytes == Sender(Limits()).bytes + 130 + len("/v1")  # and one path
     late.close(200, acks, wire.now, HOUR_START + wire.now)
     wire.call()
     assert wire.kinds[-1] == "full"
@@ -323,6 +323,14 @@ def test_another_line_than_the_last_is_read(wire: Any, work: Work, acks: list[by
 )
 def test_what_differs_is_not_known_by_heart(wire: Any, work: Work, more: dict[str, Any]) -> None:
     assert work.of(lambda: wire.begin(**more)) == ["offer"]
+
+
+def test_a_long_path_is_not_worth_remembering(wire: Any, work: Work) -> None:
+    path = "/" + "x" * 600
+    for _ in range(5):
+        wire.call(path=path)
+    assert wire.kinds[-1] == "ref"
+    assert not [errand for errand in wire.caller.era.standing if path in errand]
 
 
 def test_an_exchange_that_fails_teaches_nothing(wire: Any, work: Work) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -151,6 +150,15 @@ async def test_an_engine_that_keeps_failing_is_left_alone_for_a_while(engine: En
     engine.error = None
     now = 1.0
     assert await tier.load("default", STATE.root) == STATE
+
+
+async def test_one_slow_call_is_one_failure_however_many_wait_for_it(engine: Engine) -> None:
+    tier = await stored(engine)
+    engine.gate.clear()
+    waiting = [asyncio.create_task(tier.load("default", STATE.root)) for _ in range(20)]
+    assert await asyncio.gather(*waiting) == [None] * 20
+    engine.gate.set()
+    assert await tier.load("default", STATE.root) == STATE, "an engine that is slow once is not left alone"
 
 
 async def test_only_so_many_calls_are_under_way(engine: Engine) -> None:
@@ -316,11 +324,35 @@ async def test_two_sessions_do_not_read_each_others_bases(service: Service, chat
         assert await service.call() == ("full", ["accepted"])
 
 
-async def test_a_store_that_hangs_costs_each_request_the_deadline_at_most(wire: Any, engine: Engine) -> None:
-    """In real time, once, so generously that a busy machine does not matter: a hundred hang together, not in turn."""
-    tier = SharedTier(engine, Limits(shared_failures=10**6))
-    engine.gate.clear()
-    began = time.monotonic()
-    found = await asyncio.gather(*(tier.load("default", STATE.put("n", n).root) for n in range(100)))
-    assert found == [None] * 100
-    assert time.monotonic() - began < 0.9
+class Idle(asyncio.SelectorEventLoop):
+    """Its time passes only while there is nothing to do, and then at once."""
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        super().__init__()
+        select = self._selector.select
+
+        def at_once(timeout: float | None = None) -> Any:
+            self._passed += timeout or 0.0
+            return select(0)
+
+        self._selector.select = at_once
+
+    def time(self) -> float:
+        return self._passed
+
+
+def test_a_store_that_hangs_costs_each_request_the_deadline_at_most() -> None:
+    """A hundred hang together, not in turn."""
+
+    async def hundred() -> float:
+        engine = Engine()
+        engine.gate.clear()
+        tier = SharedTier(engine, Limits(shared_failures=10**6, shared_calls=100))
+        found = await asyncio.gather(*(tier.load("default", STATE.put("n", n).root) for n in range(100)))
+        assert found == [None] * 100
+        assert engine.loads == 100
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=Idle) as runner:
+        assert runner.run(hundred()) == pytest.approx(Limits().shared_deadline, rel=0.1)
