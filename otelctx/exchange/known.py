@@ -25,6 +25,7 @@ from otelctx.delta.messages import Ack, Frame
 from otelctx.delta.receiver import Accepted
 from otelctx.delta.sender import Offer
 from otelctx.exchange.links import Link
+from otelctx.exchange.pending import SessionKey, session_key
 
 __all__ = ["HOUR", "SHORT", "Client", "Era", "Errand", "Known", "Standing", "keep"]
 
@@ -81,7 +82,7 @@ class Era:
 class Known:
     """A signed REF line that was accepted at ``now`` (Unix time), and the ack that answers it if there is no news.
 
-    ``session`` is trust domain and session id.
+    ``session`` says whose session it is of.
     """
 
     __slots__ = ("_ack", "_answered", "_since", "_stale", "_until", "accepted", "base", "session", "touched")
@@ -90,7 +91,7 @@ class Known:
         hour = int(now) // HOUR
         self.accepted = accepted
         self.base = base
-        self.session = (accepted.domain, accepted.state.session_id or "")
+        self.session: SessionKey = session_key(accepted.domain, accepted.state) or ()  # without one no REF is accepted
         self._since, self._until = float(hour * HOUR), float((hour + 1) * HOUR)
         self.touch(now)
         self._ack: bytes | None = None

@@ -13,9 +13,9 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from otelctx.context.scope import UpValue
-from otelctx.context.state import Window
+from otelctx.context.state import State, Window
 
-__all__ = ["Batch", "Pending", "new_event"]
+__all__ = ["Batch", "Pending", "SessionKey", "new_event", "session_key"]
 
 _SESSIONS: Final = 4096
 _BYTES: Final = 8 * 2**20
@@ -25,8 +25,18 @@ _SESSION_BYTES: Final = 380
 _BATCH_BYTES: Final = 290
 _UP_BYTES: Final = 125
 
-# Trust domain and session id: nobody gets to see what another domain's session has used.
-SessionKey = tuple[str, str]
+SessionKey = tuple[str | bytes, ...]
+# Whoever a session is of: where two have made up the same id, neither hears what the other has used.
+_OWNERS: Final = ("tenant.id", "user.id")
+
+
+def session_key(domain: str, state: State) -> SessionKey | None:
+    """The session that ``state`` is of, in its trust domain, for its tenant and its user; ``None`` if it is of none."""
+    session = state.session_id
+    if session is None:
+        return None
+    owners = (state.entry(name) for name in _OWNERS)
+    return domain, session, *(b"" if owner is None else owner.leaf for owner in owners)
 
 
 class Batch(NamedTuple):
@@ -55,7 +65,7 @@ class _Waiting:
     def weigh(self, key: SessionKey) -> int:
         """By how much it has become heavier since it was counted last."""
         before = self.bytes
-        self.bytes = _SESSION_BYTES + len(key[1]) + sum(_cost(batch.ups) for batch in self.batches)
+        self.bytes = _SESSION_BYTES + sum(map(len, key)) + sum(_cost(batch.ups) for batch in self.batches)
         return self.bytes - before
 
 

@@ -27,7 +27,7 @@ from otelctx.errors import ContextLimitExceeded
 from otelctx.exchange.answer import nack, write_ack
 from otelctx.exchange.known import Known
 from otelctx.exchange.node import Node, Received
-from otelctx.exchange.pending import Batch, new_event
+from otelctx.exchange.pending import Batch, SessionKey, new_event, session_key
 from otelctx.semconv import (
     ACK_HEADER,
     EVENT_CONTEXT_PROCEEDED,
@@ -344,9 +344,8 @@ class ServerExchange:
             self._node.pending.put(key, Batch(self.scope.take_ups()), None if window is self._told else window)
 
 
-def _session(received: Accepted) -> tuple[str, str] | None:
-    session = received.state.session_id
-    return None if session is None else (received.domain, session)
+def _session(received: Accepted) -> SessionKey | None:
+    return session_key(received.domain, received.state)
 
 
 def _base_missing(received: Run) -> bool:

@@ -122,7 +122,8 @@ class StreamLink:
 
     Raises :class:`~otelctx.errors.ConfigError` if it shall sign and has no key.
 
-    Memory is bounded: about 1 MiB for what the other end has sent and 64 KiB for what it has been sent.
+    Memory is bounded: about 1 MiB for what the other end has sent; for what it has been sent 64 KiB, and on a one-way
+    channel up to 512 session ids.
     """
 
     def __init__(

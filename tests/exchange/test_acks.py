@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,8 @@ from otelctx.policy.trust import ACK, Keyring
 
 TIER = ContextKey("exchange.tier", str, visibility="public")
 PROMPT = ContextKey("exchange.prompt", str)
+TENANT = ContextKey("tenant.id", str)
+USER = ContextKey("user.id", str)
 SPENT = UpKey("exchange.spent", int, rule="sum")
 LEVEL = UpKey("exchange.level", int, rule="max")
 UNIX = 1_800_000_000.0
@@ -217,6 +220,24 @@ def test_what_a_stream_records_comes_with_the_sessions_next_ack(wire: Any, chat:
     assert (USAGE_OUTPUT.get(), chat.window) == (70, Window(used=9, limit=10, version=2))
     wire.call()
     assert USAGE_OUTPUT.get() == 70
+
+
+@pytest.mark.parametrize("owner", [TENANT, USER], ids=["tenant", "user"])
+def test_what_waits_is_of_one_owner_even_if_two_have_the_same_session_id(wire: Any, chat: Scope, owner: Any) -> None:
+    with owner.bound("mine"):
+        wire.call()
+        inbound = wire.open([value for _, value in wire.begin().headers])
+        inbound.scope.record(SPENT.spec, 64)
+        inbound.scope.report(Window(used=9, limit=10, version=2))
+        inbound.close()
+    for whose in (owner.bound("yours"), nullcontext()):
+        with whose:
+            for _ in range(5):
+                wire.call()
+        assert (SPENT.get(), chat.window) == (0, None)
+    with owner.bound("mine"):
+        wire.call()
+    assert (SPENT.get(), chat.window) == (64, Window(used=9, limit=10, version=2))
 
 
 def test_a_final_ack_and_the_next_one_count_once_for_who_reads_both(wire: Any, chat: Scope) -> None:
