@@ -24,11 +24,14 @@ from otelctx.inference.transcript import Transcript
 from otelctx.inference.turn import Outcome, TurnRequest, TurnResult, Usage
 from otelctx.sessions.record import SessionRecord
 from otelctx.settings import CaptureContent
+from otelctx.telemetry import sanitize
 from otelctx.telemetry.instruments import instruments
 
 __all__ = ["Times", "TurnReport"]
 
 _NS: Final = 1_000_000_000
+_STOPS: Final = 16  # sequences on a span, which is no place for more
+_STOP: Final = 128  # characters of each
 _OUTCOMES: Final[Mapping[str | None, Outcome]] = {"deadline": "deadline", "memory": "oom", None: "completed"}
 
 
@@ -220,6 +223,8 @@ class TurnReport:
         extra: Mapping[str, AttributeValue] | None = None,
     ) -> None:
         attributes: dict[str, AttributeValue] = {semconv.GEN_AI_FINISH_REASONS: [finish], **(extra or {})}
+        if self._started and self._request.response_id is not None:
+            attributes[semconv.GEN_AI_RESPONSE_ID] = sanitize.text(self._request.response_id)
         if self._ladder is not None:
             self._ladder.left(self)
             if self._ladder.level:
@@ -343,6 +348,8 @@ def _asked(request: TurnRequest) -> dict[str, AttributeValue]:
     # Telemetry carries 64 bits; one integer beyond them would cost the whole batch of spans.
     if params.seed is not None and INT_MIN <= params.seed <= INT_MAX:
         asked[semconv.GEN_AI_REQUEST_SEED] = params.seed
+    if request.stop:
+        asked[semconv.GEN_AI_STOP_SEQUENCES] = [sanitize.text(stop, _STOP) for stop in request.stop[:_STOPS]]
     if request.stream:
         asked[semconv.GEN_AI_REQUEST_STREAM] = True
     return asked

@@ -51,7 +51,8 @@ class TurnRequest:
     added to that session of ``owner``'s. ``prompt``: text or token ids to continue as they are, instead of ``messages``
     and without a session. ``when_full``: what happens if it does not fit, ``None`` for the engine's own way with
     sessions and for ``reject`` without one. ``max_tokens``: at least 1, ``None`` for as many as the window allows.
-    ``deadline``: seconds from admission after which the answer ends where it is.
+    ``deadline``: seconds from admission after which the answer ends where it is. ``response_id``: what its client knows
+    the answer by.
     """
 
     messages: tuple[Message, ...]
@@ -66,6 +67,7 @@ class TurnRequest:
     model: str | None = None
     prompt: str | tuple[int, ...] | None = None
     when_full: Mode | None = None
+    response_id: str | None = None
 
     def mode(self, sessions: Mode) -> Mode:
         """What happens if the turn does not fit; ``sessions`` is the engine's own way with sessions."""

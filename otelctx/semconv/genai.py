@@ -20,7 +20,9 @@ GEN_AI_REQUEST_TOP_K: Final = "gen_ai.request.top_k"
 GEN_AI_REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
 GEN_AI_REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
 GEN_AI_REQUEST_SEED: Final = "gen_ai.request.seed"
+GEN_AI_STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
 GEN_AI_REQUEST_STREAM: Final = "gen_ai.request.stream"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
@@ -47,7 +49,9 @@ GEN_AI_ATTRIBUTES: Final[dict[str, Attribute]] = {
         _row(GEN_AI_REQUEST_FREQUENCY_PENALTY, "double", "frequency penalty, if there is one"),
         _row(GEN_AI_REQUEST_PRESENCE_PENALTY, "double", "presence penalty, if there is one"),
         _row(GEN_AI_REQUEST_SEED, "int", "seed of sampling, where it has 64 bits", unbounded=True),
+        _row(GEN_AI_STOP_SEQUENCES, "string[]", "where the answer is to end, if anywhere; bounded", unbounded=True),
         _row(GEN_AI_REQUEST_STREAM, "boolean", "true if the answer is streamed; never false"),
+        _row(GEN_AI_RESPONSE_ID, "string", "the answer, as its client knows it", unbounded=True),
         _row(GEN_AI_RESPONSE_MODEL, "string", "the model that answers"),
         _row(
             GEN_AI_FINISH_REASONS,

@@ -106,6 +106,8 @@ _INFERENCE: Final = uses(
         genai.GEN_AI_REQUEST_TOP_P,
         genai.GEN_AI_REQUEST_FREQUENCY_PENALTY,
         genai.GEN_AI_REQUEST_PRESENCE_PENALTY,
+        genai.GEN_AI_STOP_SEQUENCES,
+        genai.GEN_AI_RESPONSE_ID,
         genai.GEN_AI_RESPONSE_MODEL,
         genai.GEN_AI_FINISH_REASONS,
         genai.GEN_AI_TIME_TO_FIRST_CHUNK,

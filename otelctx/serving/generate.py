@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any, Final
 
@@ -63,7 +64,8 @@ class Generate:
         async with AsyncExitStack() as stack:
             sources = []
             for turn in request.turns:
-                admitted = await stack.enter_async_context(aclosing(await self._engine.admit(turn)))
+                named = replace(turn, response_id=form.response_id)
+                admitted = await stack.enter_async_context(aclosing(await self._engine.admit(named)))
                 sources.append(await stack.enter_async_context(aclosing(admitted.chunks())))
             chunks = await stack.enter_async_context(aclosing(merged(sources)))
             if request.stream:

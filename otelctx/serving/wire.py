@@ -63,6 +63,11 @@ class Form:
         own = {"usage": _usage(results), "otelctx": extension(results, ack)}
         return self._head(self.whole_object, choices) | own
 
+    @property
+    def response_id(self) -> str:
+        """As the client has it."""
+        return f"{self.prefix}{self.id}"
+
     def chunk(self, piece: Json) -> Json:
         head = self._head(self.chunk_object, [piece])
         return head | {"usage": None} if self.usage else head
@@ -73,7 +78,7 @@ class Form:
 
     def _head(self, kind: str, choices: list[Json]) -> Json:
         return {
-            "id": f"{self.prefix}{self.id}",
+            "id": self.response_id,
             "object": kind,
             "created": self.created,
             "model": self.model,

@@ -18,13 +18,9 @@ from otelctx import semconv
 from otelctx.errors import OtelctxError
 from otelctx.inference.observing import observe
 from otelctx.inference.sampling import Params
+from otelctx.inference.turn import Message, TurnRequest
 
 Make = Callable[..., Any]
-# Gauges and tallies: whatever else there is in this process is in them too.
-OF_THE_PROCESS = {name for name, metric in semconv.METRICS.items() if metric.kind in ("gauge", "updowncounter")} | {
-    semconv.FRAMES,
-    semconv.FRAME_BYTES,
-}
 LATENCIES = (semconv.TIME_TO_FIRST_TOKEN, semconv.TIME_PER_OUTPUT_TOKEN)
 
 
@@ -70,6 +66,27 @@ async def test_a_turn_with_everything_a_request_can_ask_for(seen: Seen, make_eng
         "gen_ai.request.stream": True,
     }
     assert semconv.GEN_AI_COMPACTED not in attributes
+
+
+async def test_a_turn_says_where_it_was_to_stop_and_by_which_id_its_client_knows_the_answer(
+    seen: Seen, make_engine: Make
+) -> None:
+    stops = ("never\ud800", "x" * 1000, *(f"<{n}>" for n in range(30)))
+    request = TurnRequest((Message("user", "hello"),), max_tokens=4, stop=stops, response_id="chatcmpl-1")
+    async for _ in (await make_engine().admit(request)).chunks():
+        pass
+    attributes = dict(seen.chat().attributes or {})
+    shown: Any = attributes[semconv.GEN_AI_STOP_SEQUENCES]
+    assert shown[:3] == ("never\ufffd", "x" * 127 + "…", "<0>")
+    assert len(shown) == 16
+    assert attributes[semconv.GEN_AI_RESPONSE_ID] == "chatcmpl-1"
+
+
+async def test_what_is_refused_has_no_response(seen: Seen, make_engine: Make) -> None:
+    request = TurnRequest((Message("user", "word " * 400),), response_id="chatcmpl-1")
+    with pytest.raises(OtelctxError):
+        await make_engine(window=256, when_full="reject").admit(request)
+    assert semconv.GEN_AI_RESPONSE_ID not in dict(seen.chat().attributes or {})
 
 
 @pytest.mark.parametrize("name", [semconv.REQUEST_DURATION, *LATENCIES, semconv.WINDOW_TOKENS])
@@ -161,10 +178,8 @@ def test_a_loop_of_ones_own_conforms_whatever_it_tells(
     assert len(spans) <= 4
     assert conventions.spans(spans) == []
     assert encode_spans(spans).SerializeToString()
-    series = conventions.series(seen.reader.get_metrics_data())
-    told = [point for name, point in series if name not in OF_THE_PROCESS]
-    assert told
-    labels = {key for point in told for key, _ in point}
+    labels = {key for _, point in conventions.series(seen.reader.get_metrics_data()) for key, _ in point}
+    assert labels
     assert labels <= {
         semconv.GEN_AI_OPERATION,
         semconv.GEN_AI_PROVIDER,
