@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import Any
 
 __all__ = ["Progress", "Say"]
@@ -10,7 +12,8 @@ __all__ = ["Progress", "Say"]
 
 class Say:
     """Lines on standard output, flushed since somebody may wait for one: ``otelctx: …``, or with ``as_json`` an object
-    that has ``event``, ``message`` and the facts."""
+    that has ``event``, ``message`` and the facts. When nobody listens any more, nothing is said: what the command does
+    is not done for its words."""
 
     def __init__(self, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -18,7 +21,11 @@ class Say:
     def __call__(self, event: str, message: str, **facts: Any) -> None:
         """``event`` is a short stable word."""
         line = json.dumps({"event": event, "message": message} | facts) if self._as_json else f"otelctx: {message}"
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            # Nor is there anybody for what is left in the buffer, which the interpreter would try again at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Progress:

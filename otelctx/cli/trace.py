@@ -62,7 +62,10 @@ def show(text: str, jaeger_url: str | None, *, as_json: bool) -> None:
         jaeger.ready()
     except ConfigError as error:
         raise ConfigError(f"{error.message}; say where it is with --jaeger-url") from None
-    spans = jaeger.spans(wanted)
+    try:
+        spans = jaeger.spans(wanted)
+    except (RuntimeError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"what answers at {jaeger.url} tells traces as no Jaeger does: {error}") from None
     if not spans:
         raise ConfigError(
             f"Jaeger at {jaeger.url} has no trace {wanted}: it may not have arrived yet, or was not sampled"

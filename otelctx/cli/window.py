@@ -33,10 +33,12 @@ def read(session: str, url: str, api_key: str | None) -> dict[str, Any]:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(f"no worker answers at {url}: {error}; say where it is with --url") from None
     told = _object(answer)
-    if answer.status_code == 404 and told.get("error", {}).get("code") == "session_not_found":
+    refusal, window = told.get("error"), told.get("window")
+    if answer.status_code == 404 and isinstance(refusal, dict) and refusal.get("code") == "session_not_found":
         whose = "that OTELCTX_API_KEY owns" if api_key else "without an owner; set OTELCTX_API_KEY to its owner's key"
         raise ConfigError(f"the worker at {url} has no session {session!r} {whose}")
-    if answer.status_code != 200 or "window" not in told:
+    known = isinstance(window, dict) and all(type(window.get(name)) is int for name in ("used", "limit", "evicted"))
+    if answer.status_code != 200 or not known:
         raise ConfigError(f"what answers at {url} is no worker of otelctx: HTTP {answer.status_code}")
     return told
 

@@ -111,7 +111,9 @@ class ResponseParser:
     # llhttp's callbacks
 
     def on_message_begin(self) -> None:
-        self._over = self.complete
+        if self.complete:  # what begins here is nobody's, however little of it has come
+            self._over = True
+            self.reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is None:  # else it is a trailer: there is no way to send one on

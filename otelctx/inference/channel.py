@@ -1,7 +1,8 @@
 """From the engine to one reader: text, then the end or an error.
 
-Unread text is joined, so there is never more than one thing to read and what it holds is bounded by the window; a slow
-reader gets larger pieces and holds up nobody. Everything here runs on the reader's event loop.
+Unread text is joined, so there is never more than one thing to read; a slow reader gets larger pieces and holds up
+nobody. An answer that makes room for itself has no end, so how much waits is counted, for the writer to give up on a
+reader. Everything here runs on the reader's event loop.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ __all__ = ["Channel"]
 class Channel:
     """One writer, one reader."""
 
-    __slots__ = ("_error", "_result", "_text", "_waiter")
+    __slots__ = ("_error", "_result", "_text", "_waiter", "unread")
 
     def __init__(self) -> None:
+        self.unread = 0
+        """Characters that wait to be read."""
         self._text: list[str] = []
         self._result: TurnResult | None = None
         self._error: BaseException | None = None
@@ -28,6 +31,7 @@ class Channel:
         """More text; an empty one wakes nobody."""
         if text:
             self._text.append(text)
+            self.unread += len(text)
             self._wake()
 
     def end(self, result: TurnResult) -> None:
@@ -54,6 +58,7 @@ class Channel:
                 self._waiter = None
         text = "".join(self._text)
         self._text.clear()
+        self.unread = 0
         if self._error is not None and not text:
             raise self._error
         result = self._result

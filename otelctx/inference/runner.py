@@ -8,7 +8,8 @@ import torch
 
 from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
-from otelctx.inference.facts import positions
+from otelctx.inference.facts import check_window
+from otelctx.inference.faults import kind_of
 from otelctx.inference.gate import check
 from otelctx.inference.kvrows import RowKV, StepResult, Work
 
@@ -23,19 +24,25 @@ class Runner:
     the runner.
 
     Raises:
-        ConfigError: the window is longer than the model's positions, or the load gate refused the model.
+        ConfigError: the window is longer than the model's positions, the load gate refused the model, or there is not
+            enough memory for the rows.
     """
 
     def __init__(self, model: Any, *, rows: int, window: int, static: bool | None = None) -> None:
-        limit = positions(model)
-        if limit is not None and window > limit:
-            raise ConfigError(f"window={window} is longer than the {limit} positions of {type(model).__name__}")
+        check_window(model, window)
         model.eval()
         check(model)
         self.model = model
         self.rows = rows
         self.window = window
-        self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device, static=static)
+        try:
+            self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device, static=static)
+        except (RuntimeError, MemoryError) as error:
+            if kind_of(error) != "memory":
+                raise
+            raise ConfigError(
+                f"there is no memory for {rows} rows of {window} tokens: choose fewer rows, or a smaller window"
+            ) from None
         self.vocab = self.kv.vocab
         self._own = model.config._attn_implementation
         model.set_attn_implementation(NAME)

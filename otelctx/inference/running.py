@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from otelctx.context.state import Window
-from otelctx.errors import OtelctxError, SessionDeadline
+from otelctx.errors import OtelctxError, Overloaded, SessionDeadline
 from otelctx.inference.channel import Channel
 from otelctx.inference.job import Admission, Ended
 from otelctx.inference.report import TurnReport
@@ -26,6 +26,7 @@ __all__ = ["RunningTurn"]
 
 _log = logging.getLogger(__name__)
 
+_UNREAD: Final = 4 * 2**20  # characters: more than any window holds
 _OVERDUE: Final = "the turn made no progress, or was not read, for so long that it lost its session; nothing is kept"
 
 
@@ -167,6 +168,8 @@ class RunningTurn:
             self._progress()
             self._report.text(text)
             self._channel.put(text)
+            if self._channel.unread > _UNREAD:
+                self.cut(Overloaded("the answer was not read as fast as it came", code="reader_too_slow"))
 
     def ended(self, ended: Ended) -> None:
         if not self._settling:

@@ -51,7 +51,7 @@ class ChatTokenizer:
     """``tokenizer`` with its chat template.
 
     ``special_tokens``: what happens to a special token that is spelled out in a message. ``neutralise`` encodes it as
-    the ordinary text that it is there, ``reject`` refuses the request.
+    the ordinary text that it is there, or refuses the request where that can't be done; ``reject`` refuses it always.
 
     Raises:
         ConfigError: the tokenizer has no chat template.
@@ -166,7 +166,7 @@ class ChatTokenizer:
             return sum(map(self.bounds.most, self.render(messages).parts))
         system = bool(messages) and messages[0].role == "system"
         frames = [self._frame(m, f"messages[{n}]") for n, m in enumerate(messages) if n or not system]
-        if self._reject:
+        if self._reject or self._special.stubborn:
             for index, message in enumerate(messages):
                 self._split(message.content, f"messages[{index}].content")
         texts = [f.text(m.content) for f, m in zip(frames, messages[system:], strict=True)]
@@ -198,9 +198,14 @@ class ChatTokenizer:
     def _split(self, content: str, at: str) -> list[str]:
         """``content`` cut inside each special token that it spells out."""
         parts = self._special.split(content)
-        if len(parts) > 1 and self._reject:
+        if len(parts) > 1 and (self._reject or not self._harmless(parts)):
             raise InvalidRequest(f"{at} contains a special token of the model", code="special_token", param=at)
         return parts
+
+    def _harmless(self, parts: list[str]) -> bool:
+        """Whether nothing of a text that was cut is special any more. One of a single character can't be cut."""
+        texts = parts if self._separable else [_INVISIBLE.join(parts)]
+        return not any(token in self._special.ids for text in texts for token in self.encode(text))
 
     def _mark(self, messages: Sequence[Message]) -> str:
         """What stands where a special token is cut, while a template has the text in its hands."""

@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from otelctx.errors import InvalidRequest
 from otelctx.inference.turn import ROLES, Message
-from otelctx.serving.fields import text, wrong
+from otelctx.serving.fields import shown, text, wrong
 
 __all__ = ["SCHEMA", "messages"]
 
 _PARTS: Final = {"text": "text", "refusal": "refusal"}  # part's type → its field
 _TOOL_FIELDS: Final = ("tool_calls", "function_call")
-_UNUSED: Final[tuple[Any, ...]] = (None, [], {})  # values of tools' fields that clients send without tools
+_UNUSED: Final[tuple[Any, ...]] = (None, [], {})  # values that clients send of fields that they don't use
+# ``annotations`` say where a part of an answer has come from, and nothing to the model.
+_FIELDS: Final = frozenset(("role", "content", "name", "refusal", "annotations", *_TOOL_FIELDS))
 
 
 def _schema(roles: list[str], *, empty: bool) -> dict[str, Any]:
@@ -37,9 +39,12 @@ def _schema(roles: list[str], *, empty: bool) -> dict[str, Any]:
             "role": {"enum": roles},
             "content": {"anyOf": contents},
             "name": {"type": ["string", "null"]},
+            "refusal": {"type": ["string", "null"]} if empty else {"enum": [*_UNUSED]},
+            "annotations": {"description": "Has no effect."},
             **{field: {"enum": [*_UNUSED], "description": "No tools here."} for field in _TOOL_FIELDS},
         },
         "required": ["role"] if empty else ["role", "content"],
+        "additionalProperties": {"enum": [*_UNUSED]},
     }
 
 
@@ -75,11 +80,31 @@ def _message(item: object, at: str) -> Message:
             raise InvalidRequest(
                 f"{at}.{field}: this server does not call tools", code="unsupported_parameter", param=f"{at}.{field}"
             )
+    if not item.keys() <= _FIELDS:
+        _refuse_unknown(item, at)
     name = item.get("name")
     content = _content(item.get("content"), role, f"{at}.content")
+    refusal = item.get("refusal")
+    if refusal not in _UNUSED:
+        content = _refused(content, text(refusal, f"{at}.refusal"), role, f"{at}.refusal")
     if name is None:
         return Message(role, content)
     return Message(role, content, name=text(name, f"{at}.name"))
+
+
+def _refuse_unknown(item: Mapping[str, Any], at: str) -> None:
+    """Fields that others give a meaning, such as ``prefix``, would be expected to have it."""
+    for field in item.keys() - _FIELDS:
+        if item[field] not in _UNUSED:
+            name = f"{at}.{shown(field)}"
+            raise InvalidRequest(f"unknown parameter: {name}; leave it out", code="unknown_parameter", param=name)
+
+
+def _refused(content: str, refusal: str, role: str, at: str) -> str:
+    """An answer that was one, or ended in one, as the API tells it: beside the content."""
+    if role != "assistant":
+        raise InvalidRequest(f"{at}: only an assistant refuses", code="unsupported_parameter", param=at)
+    return f"{content}\n{refusal}" if content else refusal
 
 
 def _role(value: object, at: str) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from otelctx.errors import ArenaExhausted
+from otelctx.errors import ArenaExhausted, ConfigError
 
 __all__ = ["PAGE", "Arena", "Tokens", "pages_for"]
 
@@ -29,14 +29,20 @@ def pages_for(tokens: int) -> int:
 
 
 class Arena:
-    """``pages`` pages of 64 int32 tokens (256 bytes each), allocated as one array of shape [pages, 64]."""
+    """``pages`` pages of 64 int32 tokens (256 bytes each), allocated as one array of shape [pages, 64]. Raises
+    :class:`~otelctx.errors.ConfigError` if there is no memory for them."""
 
     __slots__ = ("_free", "_references", "_slab")
 
     def __init__(self, pages: int) -> None:
         if pages < 1:
             raise ValueError(f"an arena has at least one page, not {pages}")
-        self._slab: Tokens = np.zeros((pages, PAGE), np.int32)
+        try:
+            self._slab: Tokens = np.zeros((pages, PAGE), np.int32)
+        except MemoryError:
+            raise ConfigError(
+                f"sessions: no memory for {pages} pages of {PAGE} tokens: choose a smaller window, or fewer pages"
+            ) from None
         self._references = [0] * pages
         self._free = list(range(pages - 1, -1, -1))
 

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable
+from http.client import HTTPException
 from typing import Any, Final
 
 from otelctx.errors import ConfigError
@@ -28,7 +29,7 @@ def fetch(url: str, body: bytes | None = None) -> tuple[int, str, bytes]:
     except urllib.error.HTTPError as exc:
         with exc:
             return exc.code, exc.headers.get("content-type", ""), exc.read()
-    except OSError:
+    except (OSError, ValueError, OverflowError, HTTPException):  # the rest: no HTTP there, or no such port
         return 0, "", b""
 
 
@@ -37,7 +38,11 @@ class JaegerQuery:
 
     def __init__(self, url: str) -> None:
         """Raises :class:`~otelctx.errors.ConfigError` for what is no http or https URL."""
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        try:
+            parts = urllib.parse.urlsplit(url)
+        except ValueError:
+            parts = urllib.parse.urlsplit("")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is no URL of a Jaeger: write one like http://localhost:16686")
         self.url = url.rstrip("/")
 

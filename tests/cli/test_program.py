@@ -46,9 +46,11 @@ def test_help_names_every_command_and_loads_no_model_library() -> None:
         (("show", "header", "junk"), ("not an otelctx",)),
         (("show", "trace", "junk"), ("no trace id", "traceparent")),
         (("show", "trace", "a" * 32, "--jaeger-url", "http://127.0.0.1:9"), ("Jaeger does not answer",)),
+        (("show", "trace", "a" * 32, "--jaeger-url", "http://[::1"), ("no URL of a Jaeger", "http://localhost:16686")),
+        (("show", "trace", "a" * 32, "--jaeger-url", "http://127.0.0.1:99999"), ("Jaeger does not answer",)),
         (("show", "window", "s", "--url", "http://127.0.0.1:9"), ("no worker answers", "--url")),
     ],
-    ids=["model", "name", "address", "header", "trace", "jaeger", "window"],
+    ids=["model", "name", "address", "header", "trace", "jaeger", "jaeger-url", "jaeger-port", "window"],
 )
 def test_what_can_not_be_done_is_one_line_with_what_to_do(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     result = otelctx(*arguments)

@@ -98,3 +98,16 @@ def test_a_trace_is_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_trace_that_is_not_there_says_why_that_may_be() -> None:
     with pytest.raises(ConfigError, match="may not have arrived yet"):
         trace.show(ID[::-1], "http://jaeger:16686", as_json=False)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("/api/traces/x answered 500"), ValueError("no JSON"), KeyError("data")])
+def test_what_tells_traces_in_another_way_is_said_to_be_no_jaeger(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(self: JaegerQuery, wanted: str) -> list[SeenSpan]:
+        raise error
+
+    monkeypatch.setattr(JaegerQuery, "ready", lambda self: None)
+    monkeypatch.setattr(JaegerQuery, "spans", broken)
+    with pytest.raises(ConfigError, match="as no Jaeger does"):
+        trace.show(ID, "http://jaeger:16686", as_json=False)

@@ -216,6 +216,14 @@ def test_without_an_upstream_there_is_503_in_the_apis_shape(client: Any, edge: A
     assert client.get(running.url + "/healthz").json() == {"status": "ok"}
 
 
+def test_without_an_upstream_nobody_is_asked_for_a_body(edge: Any, refused: str, eventually: Any) -> None:
+    """A client that waits for Continue keeps what would be thrown away."""
+    running = edge([refused])
+    eventually(lambda: not running.gateway.upstreams.ready)
+    head = b"POST / HTTP/1.1\r\nhost: e\r\ncontent-length: 9\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+    assert running.talk(head, until=b"\r\n\r\n").startswith(b"HTTP/1.1 503 ")
+
+
 def test_http_1_0_gets_an_answer_and_an_end(shared: Any, workers: Any) -> None:
     got = shared.talk(b"GET / HTTP/1.0\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 200 ")

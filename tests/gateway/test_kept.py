@@ -84,6 +84,31 @@ def test_a_worker_that_ends_a_new_connection_too_has_failed(client: Any, edge: A
     assert known.health._failures == 1
 
 
+class Wire(asyncio.Transport):
+    """Takes everything and goes nowhere."""
+
+    aborted = False
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_what_comes_unasked_ends_a_connection() -> None:
+    """Else it would be taken for the next request's answer, which may be another client's."""
+    connection, wire = Connection(), Wire()
+    connection.connection_made(wire)
+    connection.begin("GET")
+    connection.write(b"GET / HTTP/1.1\r\n\r\n", last=True)
+    connection.data_received(OK)
+    assert await connection.chunk(None) == b"ok"
+    assert connection.finish()
+    connection.data_received(b"H")
+    assert (connection.closed, wire.aborted) == (True, True)
+
+
 async def test_a_connection_that_ended_before_its_request_began_is_noticed_at_once() -> None:
     """Nobody waits for the timeout of a first byte that can't come."""
     connection = Connection()

@@ -69,7 +69,7 @@ def test_what_has_no_body_ends_with_its_head(method: str) -> None:
     assert (parser.complete, parser.reusable) == (True, True)
 
 
-@pytest.mark.parametrize("extra", [b"x", LENGTH, b"\r\n", b"\0" * 9])
+@pytest.mark.parametrize("extra", [b"x", LENGTH, b"HTTP/1.1 2", b"\r\n", b"\0" * 9])
 def test_after_bytes_too_many_a_connection_is_not_used_again(extra: bytes) -> None:
     for pieces in ((LENGTH + extra,), (LENGTH, extra)):
         parser, body = parse(*pieces)

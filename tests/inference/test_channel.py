@@ -16,7 +16,9 @@ async def test_unread_text_is_joined() -> None:
     channel = Channel()
     for _ in range(1000):
         channel.put("ab")
+    assert channel.unread == 2000
     assert (await channel.get()).text == "ab" * 1000
+    assert channel.unread == 0
     channel.put("c")
     channel.end(RESULT)
     last = await channel.get()

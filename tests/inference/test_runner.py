@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig
+from transformers import BloomConfig, LlamaConfig
 
 from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
@@ -43,6 +43,16 @@ def test_a_window_beyond_the_models_positions_is_refused(llama: Any) -> None:
     """Past them rotary models answer nonsense without an error."""
     with pytest.raises(ConfigError, match="window=129 is longer than the 128 positions"):
         Runner(llama, rows=1, window=129)
+
+
+def test_rows_for_which_there_is_no_memory_are_a_mistake_of_configuration(
+    make_model: Callable[[Any], Any], small: dict[str, Any]
+) -> None:
+    model = make_model(LlamaConfig(**(small | {"max_position_embeddings": 2**43})))
+    before = model.config._attn_implementation
+    with pytest.raises(ConfigError, match="choose fewer rows"):
+        Runner(model, rows=1, window=2**42)
+    assert model.config._attn_implementation == before
 
 
 def test_a_refused_model_is_untouched(make_model: Callable[[Any], Any]) -> None:

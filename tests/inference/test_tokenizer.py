@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, normalizers
 
 from otelctx.errors import ConfigError, InvalidRequest
 from otelctx.inference.guard import Guard
@@ -139,6 +140,42 @@ def test_special_tokens_that_overlap_are_all_found(make_tokenizer: Make) -> None
     piece = ChatTokenizer(tokenizer).message(Message("user", "abc"))
     assert not {tokenizer.convert_tokens_to_ids(t) for t in ("ab", "bc")} & set(piece.ids)
     assert tokenizer.decode(piece.ids, skip_special_tokens=True) == "user\nabc\n"
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "content", "count"),
+    [
+        (normalizers.NFKC(), "a\uff1c|tool|\uff1eb", 1),
+        (normalizers.NFKC(), "<|tool|>\uff1c|tool|> <|im_end|>", 3),
+        (normalizers.Lowercase(), "a<|TOOL|>b<|Tool|>", 2),
+        (normalizers.Lowercase(), "<|tool", 0),
+    ],
+)
+def test_a_special_token_in_another_spelling_is_text_too(
+    make_tokenizer: Make, normalizer: Any, content: str, count: int
+) -> None:
+    """Where the tokenizer looks for one only after it has normalised the text, it takes these for it."""
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|tool|>", normalized=True, special=True)]})
+    chat = ChatTokenizer(tokenizer)
+    number = tokenizer.convert_tokens_to_ids("<|tool|>")
+    assert (number in chat.encode(content)) is (count > 0)
+    for piece in (chat.message(Message("user", content)), chat.text(content), chat.whole([Message("user", content)])):
+        assert number not in piece.ids
+        assert piece.neutralised == count
+
+
+def test_what_can_not_be_made_text_is_refused(make_tokenizer: Make) -> None:
+    """A special token of one character has no halves to be read by themselves."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["\u00a7"]})
+    guard = Guard(tokenizer, window=100)
+    for call in (guard.admit, guard.check):
+        call([{"role": "user", "content": "fine"}])
+        with pytest.raises(InvalidRequest) as caught:
+            call([{"role": "user", "content": "a\u00a7b"}])
+        assert (caught.value.code, caught.value.param) == ("special_token", "messages[0].content")
 
 
 def test_special_tokens_can_be_refused_instead(chatml: Any) -> None:

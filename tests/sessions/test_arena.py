@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from otelctx.errors import ArenaExhausted
+from otelctx.errors import ArenaExhausted, ConfigError
 from otelctx.sessions.arena import PAGE, Arena, pages_for
 
 
@@ -42,3 +42,8 @@ def test_pages_for(tokens: int, pages: int) -> None:
 def test_an_arena_needs_a_page() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Arena(0)
+
+
+def test_more_pages_than_there_is_memory_for_are_a_mistake_of_configuration() -> None:
+    with pytest.raises(ConfigError, match="choose a smaller window"):
+        Arena(2**42)

@@ -19,8 +19,8 @@ from otelctx.inference.core import Core
 from otelctx.inference.desk import SessionDesk, on_thread
 from otelctx.inference.detokenize import Detokenizer
 from otelctx.inference.engines.base import EngineStats
+from otelctx.inference.facts import check_window, positions
 from otelctx.inference.facts import eos_ids as eos_ids_of
-from otelctx.inference.facts import positions
 from otelctx.inference.guard import Guard
 from otelctx.inference.handle import TurnHandle
 from otelctx.inference.job import Job
@@ -101,11 +101,13 @@ class TransformersEngine:
     ) -> None:
         if when_full not in _MODES:
             raise ConfigError(f"when_full must be one of {', '.join(_MODES)}, not {when_full!r}")
+        check_window(model, window)
         self._name = name if name is not None else type(model).__name__
         self._window = window
         self._mode: Mode = when_full
         self._model_max = model_max or positions(model) or window
         self._chat = ChatTokenizer(tokenizer, special_tokens=special_tokens)
+        guard = Guard(self._chat, window=window)
         self._detokenizer = Detokenizer(tokenizer)
         self._arena = Arena(pages if pages is not None else _WINDOWS * (pages_for(window) + 1))
         self._store = SessionStore(self._arena, StoreLimits(window=window, sessions=sessions), clock, _looked_up)
@@ -114,8 +116,8 @@ class TransformersEngine:
         self._capture_content = capture_content or Settings.load().capture_content
         self._eos = frozenset(eos_ids if eos_ids is not None else eos_ids_of(model, tokenizer))
         self._limits = Limits(rows=rows, queue=queue)
-        self._runner = Runner(model, rows=rows, window=window)
-        self._prompter = Prompter(Guard(self._chat, window=window), when_full, self._runner.vocab)
+        self._runner = Runner(model, rows=rows, window=window)  # last of what can be refused: it borrows the model
+        self._prompter = Prompter(guard, when_full, self._runner.vocab)
         self._thread: EngineThread | None = None
         self._core: Core | None = None
         self._turns: dict[RunningTurn, Job] = {}

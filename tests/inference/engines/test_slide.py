@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from otelctx.errors import TokenLimitExceeded
+from otelctx.errors import Overloaded, TokenLimitExceeded
+from otelctx.inference import running
 from otelctx.inference.detokenize import Detokenizer
 from otelctx.inference.sampling import Params
 from otelctx.inference.turn import Message, TurnRequest
@@ -76,6 +77,27 @@ async def test_after_each_slide_logits_are_those_of_a_fresh_forward_over_the_kep
             context = contexts(prompt, [*generated, 0], pinned)[-1]
         assert answer.text == written(chatml, generated)
         assert len(set(generated)) >= 15
+
+
+async def test_a_reader_that_falls_too_far_behind_an_endless_answer_is_given_up(
+    make_engine: Make, ask: Make, until: Make, otelctx_capture: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for it is bounded; one that reads is served beside it, and no session keeps what nobody took."""
+    monkeypatch.setattr(running, "_UNREAD", 100)
+    engine = make_engine(window=WINDOW, when_full="slide", rows=2)
+    request = TurnRequest(messages=(Message("user", "tell me all"),), session="s", params=GREEDY)
+    endless = await engine.admit(request)
+    answer = await ask(engine, "hello", max_tokens=150, when_full="slide")
+    assert answer.result.usage.completion_tokens == 150
+    await until(lambda: engine.stats().active == 0 and engine.stats().leases == 0)
+    text = (await anext(endless)).text
+    with pytest.raises(Overloaded) as caught:
+        await anext(endless)
+    assert caught.value.code == "reader_too_slow"
+    assert 100 < len(text) < 200
+    assert engine.stats().sessions == 0
+    outcomes = sorted(span.attributes["otelctx.outcome"] for span in otelctx_capture.spans if span.name == "chat tiny")
+    assert outcomes == ["length", "shed"]
 
 
 def written(tokenizer: Any, ids: list[int]) -> str:

@@ -343,7 +343,12 @@ def test_a_configuration_that_cannot_work_is_refused(chat_model: Any, chatml: An
     model = twin(chat_model)
     with pytest.raises(ConfigError, match="when_full"):
         TransformersEngine(model, chatml, when_full="sideways")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="positions"):
-        TransformersEngine(model, chatml, window=4096)
+    before = model.config._attn_implementation
+    for window in (4096, 10**12):  # before memory for it is asked for
+        with pytest.raises(ConfigError, match="positions"):
+            TransformersEngine(model, chatml, window=window)
     with pytest.raises(ConfigError, match="tokens"):
         TransformersEngine(model, chatml, window=8)
+    # A model that was not taken is as it was, and can be taken.
+    assert model.config._attn_implementation == before
+    TransformersEngine(model, chatml, window=64)._runner.close()
