@@ -8,7 +8,7 @@ under a middleware that runs the application in another task reaches the outermo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Literal
 
@@ -61,7 +61,7 @@ class UpValue:
     """A value on its way up, with the rule by which it joins what is already there."""
 
     rule: Rule
-    value: Value
+    value: Value = field(repr=False)
 
     def joined(self, older: UpValue | None) -> UpValue:
         if older is None or older.rule != self.rule:

@@ -62,6 +62,10 @@ class Entry(NamedTuple):
     leaf: bytes
     size: int
 
+    def __repr__(self) -> str:
+        # Its name only, as a state's: it is part of frames and acks, which error reporters print with all they hold.
+        return f"<Entry {self.name}>"
+
     def same(self, other: Entry | None) -> bool:
         return other is not None and self.leaf == other.leaf
 

@@ -7,7 +7,7 @@ propagator uses, turns it into a space on the way between languages.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
@@ -28,8 +28,8 @@ _INCOMPLETE: Final = KeySpec(INCOMPLETE, bool, visibility="public")  # reserved,
 class Baggage:
     """``ours`` are values of declared public keys, typed; ``foreign`` the other members, joined, as they came."""
 
-    ours: Mapping[str, Value]
-    foreign: str
+    ours: Mapping[str, Value] = field(repr=False)
+    foreign: str = field(repr=False)
 
 
 def parse(lines: Iterable[bytes | str], registry: KeyRegistry) -> Baggage:
