@@ -13,7 +13,7 @@ from otelctx.errors import ConfigError
 from otelctx.policy.egress import Egress
 from otelctx.policy.trust import Keyring, networks
 
-__all__ = ["CaptureContent", "Settings", "read_keys"]
+__all__ = ["VARIABLES", "CaptureContent", "Settings", "given", "read_keys"]
 
 UntrustedTrace = Literal["continue", "link"]
 OnUnknownBase = Literal["resync", "proceed"]
@@ -25,6 +25,26 @@ CaptureContent = Literal["NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVEN
 _MAX_KEYS_FILE: Final = 65536  # bytes; 256 keys take less
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 L = TypeVar("L", bound=str)
+
+# All that is read here.
+VARIABLES: Final = frozenset(
+    {
+        "OTELCTX_KEYS",
+        "OTELCTX_KEYS_FILE",
+        "OTELCTX_TRUSTED_CLIENTS",
+        "OTELCTX_TRUSTED_PROXIES",
+        "OTELCTX_EGRESS_ALLOW",
+        "OTELCTX_UNTRUSTED_TRACE",
+        "OTELCTX_ON_UNKNOWN_BASE",
+        "OTELCTX_BAGGAGE",
+        "OTELCTX_FRAMES",
+        "OTELCTX_EVENTS",
+        "OTELCTX_EXCLUDED",
+        "OTELCTX_API_KEY",
+        "OTELCTX_CACHE_DIR",
+        _CAPTURE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +131,17 @@ class Settings:
                 f"OTELCTX_EXCLUDED: {wrong[0]!r} must start with '/' or '*'; it is matched against the path"
             )
         return settings
+
+
+def given(env: Mapping[str, str] | None = None) -> list[str]:
+    """Names of the variables that are set, by default in this process, and that may be meant for OpenTelemetry or us:
+    whatever begins like theirs, in any case.
+    """
+    return sorted(
+        name
+        for name, value in (os.environ if env is None else env).items()
+        if value and name.upper().startswith("OTEL")
+    )
 
 
 def read_keys(path: Path) -> str:

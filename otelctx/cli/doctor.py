@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from otelctx.cli.misspelt import misspelt, of_opentelemetry
 from otelctx.errors import ConfigError
-from otelctx.settings import Settings
+from otelctx.settings import Settings, given
 
 __all__ = ["Finding", "findings", "run"]
 
@@ -52,6 +53,8 @@ def findings() -> Iterator[Finding]:
     yield Finding("Python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for extra, packages in _EXTRAS.items():
         yield _extra(extra, packages)
+    for name, meant in misspelt(given(), of_opentelemetry()):
+        yield _unread(name, meant)
     try:
         settings = Settings.load()
     except ConfigError as error:
@@ -86,6 +89,12 @@ def _extra(extra: str, packages: tuple[str, ...]) -> Finding:
     if missing:
         return Finding(extra, "note", f"lacks {', '.join(missing)}: pip install 'otelctx[{extra}]'")
     return Finding(extra, "ok", ", ".join(found))
+
+
+def _unread(name: str, meant: str | None) -> Finding:
+    if meant is None:
+        return Finding(name, "note", "nothing in this package reads it")
+    return Finding(name, "problem", f"nobody reads it: is {meant} meant?")
 
 
 def _keys(settings: Settings) -> Finding:
