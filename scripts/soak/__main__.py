@@ -24,7 +24,8 @@ from scripts.soak.run import run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    options = Options(given.model, given.minutes * 60, given.seed, given.sessions, given.alone, replay=given.replay)
+    replay = max(10.0, given.minutes * 6) if given.replay is None else given.replay
+    options = Options(given.model, given.minutes * 60, given.seed, given.sessions, given.alone, replay=replay)
     torch.set_num_threads(1)
     report = Report(given.report)
     report.say(f"{options.seconds:.0f} s of load on {options.model}, seed {options.seed}", {"options": asdict(options)})
@@ -50,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=int, default=50, help="conversations at once (50)")
     parser.add_argument("--alone", type=int, default=8, help="askers without a session (8)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--replay", type=float, default=10.0, help="seconds to judge deleted conversations in (10)")
+    parser.add_argument(
+        "--replay", type=float, help="seconds to judge deleted conversations in (a tenth of the load's)"
+    )
     parser.add_argument("--report", type=Path, default=Path("soak.jsonl"), help="JSON lines (soak.jsonl)")
     parser.add_argument("--keep", type=Path, help="a folder for logs and records, instead of a temporary one")
     return parser

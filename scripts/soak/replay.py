@@ -132,7 +132,7 @@ async def replay(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
-    """Judge ``found`` in its order. Those of live sessions are all judged, others until ``seconds`` have passed."""
+    """Judge ``found`` in its order. Those of live sessions are all judged, and then others for ``seconds``."""
     verdict = Verdict()
     engine = TransformersEngine(
         loaded.model,
@@ -147,13 +147,16 @@ async def replay(
     await engine.start()
     told = _Told(verdict, loaded.eos_ids[0])
     vars(engine._core)["_sampler"] = sampled_by(told, lambda params, token, sketch: told.compare(params, sketch))
-    until = clock() + seconds
+    until: float | None = None
     waiting = list(enumerate(found))[::-1]
 
     async def work() -> None:
+        nonlocal until
         while waiting:
             number, conversation = waiting.pop()
-            if conversation.window is None and clock() > until:
+            if conversation.window is None and until is None:
+                until = clock() + seconds
+            if conversation.window is None and until is not None and clock() > until:
                 verdict.skipped += 1
             else:
                 await _conversation(engine, told, verdict, number, conversation)

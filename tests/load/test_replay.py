@@ -86,6 +86,23 @@ def test_a_replay_is_under_no_pressure_of_its_own(
     assert verdict.windows == SESSIONS
 
 
+@pytest.mark.parametrize(("seconds", "skipped"), [(5.0, 0), (-1.0, 1)])
+def test_deleted_conversations_have_a_time_of_their_own_after_the_others(
+    recorded: Recorded, make_loaded: Callable[[], Loaded], seconds: float, skipped: int
+) -> None:
+    """However long the live ones have taken: here far longer."""
+    record, windows = recorded
+    ticks = itertools.count()
+    verdict = asyncio.run(
+        replay(
+            conversations(record, windows | {"s1": None}), make_loaded(), window=WINDOW, rows=ROWS, seconds=seconds,
+            clock=lambda: next(ticks) * 1.0,
+        )
+    )  # fmt: skip
+    assert next(ticks) > 50
+    assert (verdict.unlike, verdict.skipped, verdict.windows) == ([], skipped, SESSIONS - 1)
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
