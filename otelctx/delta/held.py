@@ -19,7 +19,7 @@ __all__ = ["HeldBase", "HeldBases"]
 
 # Measured on CPython 3.11 (64 bit), without what is counted by length.
 _BASE_BYTES: Final = 180
-_SESSION_BYTES: Final = 215
+_SESSION_BYTES: Final = 255
 _NAME_BYTES: Final = 60
 _SHAPE_BYTES: Final = 100
 _NEVER: Final = float("inf")
@@ -95,11 +95,14 @@ class HeldBases:
     A base in one process expires 60 s after its last ack: by then the process may have dropped it.
     """
 
-    __slots__ = ("_bytes", "_limits", "_sessions", "_shapes")
+    __slots__ = ("_bytes", "_limits", "_process", "_sessions", "_shapes")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._sessions: OrderedDict[str, list[HeldBase]] = OrderedDict()  # each list: acknowledged last, last
+        # Those with a base in one process only. Behind a balancer each answer may be of another process than the last,
+        # and to look through what all of them have would take each exchange milliseconds.
+        self._process: set[str] = set()
         self._shapes = _Shapes()
         self._bytes = 0
 
@@ -123,7 +126,11 @@ class HeldBases:
             self._bytes += _SESSION_BYTES + len(session)
         else:
             self._sessions.move_to_end(session)
-        until = _NEVER if held is Held.SHARED else now + self._limits.base_ttl
+        if held is Held.SHARED:
+            until = _NEVER
+        else:
+            until = now + self._limits.base_ttl
+            self._process.add(session)
         root = state.root
         for at, known in enumerate(bases):
             if known.root == root:  # the usual case: nothing has changed since the last exchange
@@ -162,10 +169,12 @@ class HeldBases:
             for base in list(bases):
                 self._forget(bases, base)
             self._bytes -= _SESSION_BYTES + len(session)
+            self._process.discard(session)
 
     def drop_process(self) -> None:
         """Another process answered: what only the first one held is of no use."""
-        for session in list(self._sessions):
+        sessions, self._process = self._process, set()
+        for session in sessions:
             bases = self._sessions[session]
             for base in [b for b in bases if b.held is Held.PROCESS]:
                 self._forget(bases, base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -185,3 +186,23 @@ def test_the_accounts_balance(steps: list[tuple[str, int, int]], kind: Held) -> 
     for session_id in list(held._sessions):
         held.drop(session_id)
     assert held.bytes == 0
+
+
+def test_a_balancers_answers_in_turn_cost_the_same_however_many_sessions_there_are() -> None:
+    """Each answer is of another process than the last; nothing of what all processes hold is looked through for it."""
+
+    def cost(sessions: int) -> float:
+        held = HeldBases(Limits())
+        for n in range(sessions):
+            held.keep(state(f"s{n}", 0), Held.SHARED, 0.0)
+        times = []
+        for n in range(20):
+            began = thread_time()
+            held.keep(state("mine", n), Held.PROCESS, 0.0)
+            held.drop_process()
+            times.append(thread_time() - began)
+        assert len(held) == sessions
+        return min(times)
+
+    cost(10)
+    assert cost(10_000) < 20 * cost(10)
