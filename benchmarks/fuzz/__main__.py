@@ -2,18 +2,21 @@
 
 With atheris (``pip install 'otelctx[fuzz]'``) libFuzzer chooses the bytes from which the makers draw, and keeps those
 that reach new code. Without it the same makers draw from a seeded generator. Prints one line of JSON: how many inputs
-ended at each check. A failure is an exception out of the receiver.
+ended at each check. A failure is an exception out of the receiver. ``--seconds`` ends it earlier, with what it has by
+then.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 from collections import Counter
 from importlib import import_module
 from importlib.util import find_spec
+from time import monotonic
 from typing import Any, Final
 
 __all__: list[str] = []
@@ -47,15 +50,21 @@ class Drawn(random.Random):
 
 
 class Session:
-    """Counts what becomes of the inputs of one run. ``frames`` is the module of that name, imported when that has been
-    prepared for."""
+    """Counts what becomes of the inputs of one run, which is ``over`` after so many inputs or seconds. ``frames`` is
+    the module of that name, imported when that has been prepared for."""
 
-    def __init__(self, frames: Any) -> None:
+    def __init__(self, frames: Any, limit: int, seconds: float) -> None:
         self._frames = frames
+        self._limit = limit
+        self._until = monotonic() + seconds
         self._names = tuple(frames.MAKERS)
         self.ended: Counter[str] = Counter()
         self.runs = 0
         self._target = self._frames.Target()
+
+    @property
+    def over(self) -> bool:
+        return self.runs >= self._limit or monotonic() >= self._until
 
     def one(self, rng: random.Random) -> None:
         self.runs += 1
@@ -75,22 +84,23 @@ class Session:
         return json.dumps(found | {"ok": min(reached.values()) >= 10_000})
 
 
-def _seeded(session: Session, runs: int, seed: int) -> None:
+def _seeded(session: Session, seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(runs):
+    while not session.over:
         session.one(rng)
 
 
-def _guided(runs: int, seed: int) -> None:
+def _guided(runs: int, seconds: float, seed: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=_MEASURED):
-        session = Session(import_module(_FRAMES))
+        session = Session(import_module(_FRAMES), runs, seconds)
 
     def one(data: bytes) -> None:
         session.one(Drawn(data))
-        if session.runs == runs:  # libFuzzer ends the process itself, before anything behind Fuzz() could print
+        if session.over:  # libFuzzer ends the process itself, before anything behind Fuzz() could print
             print(session.report("atheris"), flush=True)
+            os._exit(0)
 
     options = [sys.argv[0], f"-runs={runs}", f"-seed={seed}", "-max_len=4096", "-verbosity=0"]
     atheris.Setup(options, one)
@@ -100,15 +110,16 @@ def _guided(runs: int, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["atheris", "seeded"], default=None, help="default: atheris if there")
     chosen = parser.parse_args()
     engine = chosen.engine or ("atheris" if find_spec("atheris") else "seeded")
     if engine == "atheris":
-        _guided(chosen.runs, chosen.seed)
+        _guided(chosen.runs, chosen.seconds, chosen.seed)
         return
-    session = Session(import_module(_FRAMES))
-    _seeded(session, chosen.runs, chosen.seed)
+    session = Session(import_module(_FRAMES), chosen.runs, chosen.seconds)
+    _seeded(session, chosen.seed)
     print(session.report(engine))
 
 

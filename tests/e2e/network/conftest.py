@@ -71,7 +71,7 @@ class Client:
             self.session = self._run(make())
         else:
             cls = self.library.Client if self._runner is None else self.library.AsyncClient
-            self.session = cls(trust_env=False, **options)
+            self.session = cls(trust_env=False, **{"timeout": 60, **options})
         return self.session
 
     def _run(self, awaitable: Any) -> Any:
