@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Generator, Iterator
+import socket
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import settings
 from opentelemetry.sdk.metrics import MeterProvider
@@ -17,6 +23,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
+
+from otelctx.testing.backends import Backend, Launch, free_ports
 
 REQUIRED = os.environ.get("OTELCTX_E2E") == "required"
 # Read by the tests themselves, never by the code under test.
@@ -41,16 +49,114 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.fixture(scope="session")
-def conventions() -> Any:
-    """The conventions' tables as a checker: ``conventions.spans(ended) == []``, ``conventions.metrics(data) == []``."""
-    path = Path(__file__).parent / "conventions" / "checker.py"
-    spec = importlib.util.spec_from_file_location("conventions_checker", path)
+def beside(path: str) -> ModuleType:
+    """A module of the tests' own: no folder of theirs is a package."""
+    name = path.replace("/", "_").removesuffix(".py")
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+left = beside("leftovers.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(left.Guard(), "leftovers")
+
+
+@pytest.fixture(scope="session")
+def to_the_end(request: pytest.FixtureRequest) -> set[int]:
+    """Ids of child processes that may outlive the module that has started them."""
+    guard: Any = request.config.pluginmanager.get_plugin("leftovers")
+    found: set[int] = guard.to_the_end
+    return found
+
+
+@pytest.fixture(scope="session")
+def conventions() -> Any:
+    """The conventions' tables as a checker: ``conventions.spans(ended) == []``, ``conventions.metrics(data) == []``."""
+    return beside("conventions/checker.py")
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., None]:
+    """Waits for what another thread or process does: a minute, since a machine may be busy with other things."""
+
+    def wait(condition: Callable[[], Any], what: str = "it") -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come about"
+            time.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def refused() -> Iterator[str]:
+    """The URL of nobody: its port is taken, so that nobody else may listen there meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+class Command(Backend):
+    """A server's command on a port that was free a moment ago, and on another one if it is not any more. ``url`` is
+    where it answers, ``log`` what it says; once it is left, it has ended by itself."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Callable[[int], Sequence[str]],
+        environment: Callable[[str], Mapping[str, str]],
+        ready: Callable[[Command], bool] | None,
+    ) -> None:
+        self._folder, self._command, self._environment = folder, command, environment
+        self._up = ready or Command.listens
+        super().__init__(folder / "server.log")
+
+    def plan(self) -> Launch:
+        (self.port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{self.port}"
+        return Launch(
+            list(self._command(self.port)),
+            lambda: self._up(self),
+            self._environment(self.url),
+            folder=self._folder,
+        )
+
+    def listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def get(self, path: str = "/", **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, trust_env=False, timeout=120, **options)
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., Any]:
+    """``with serving(folder, lambda port: [...]) as server:`` a :class:`Command` that is up, by default once it
+    listens; ``environment(url)`` is added to it. A failure shows the end of its log."""
+
+    @contextmanager
+    def run(
+        folder: Path,
+        command: Callable[[int], Sequence[str]],
+        environment: Callable[[str], Mapping[str, str]] = lambda url: {},
+        ready: Callable[[Command], bool] | None = None,
+    ) -> Iterator[Command]:
+        with Command(folder, command, environment, ready) as server:
+            try:
+                yield server
+            except BaseException as error:
+                error.add_note(server.tail(3000))
+                raise
+        assert server.status != -9, f"it had to be killed\n{server.tail(3000)}"
+
+    return run
 
 
 class Exports:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 
 from otelctx.auto import applications
 from otelctx.settings import Settings
-from otelctx.testing.backends import free_ports, poll
 from otelctx.testing.receiver import OtlpReceiver
 
 PAGE = (Path(__file__).parent.parent / "docs" / "auto.md").read_text()
@@ -39,41 +37,27 @@ def receiver() -> Iterator[OtlpReceiver]:
         yield made
 
 
-def test_the_example_does_what_the_page_says(receiver: OtlpReceiver, tmp_path: Path) -> None:
+def test_the_example_does_what_the_page_says(receiver: OtlpReceiver, tmp_path: Path, serving: Any) -> None:
     (code,) = blocks("python")
     (tmp_path / "app.py").write_text(code)
     settings, words = command()
-    (port,) = free_ports(1)
-    words[words.index("8000")] = str(port)
-    url = f"http://127.0.0.1:{port}"
-    given = {
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
-        "STOCK_URL": f"{url}/health",
-    }
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [str(BIN / words[0]), *words[1:]],
-            cwd=tmp_path,
-            env={**os.environ, **settings, **given},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
 
-    def up() -> bool:
-        try:
-            return httpx.get(f"{url}/health", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
+    def line(port: int) -> list[str]:
+        return [str(BIN / words[0]), *(str(port) if word == "8000" else word for word in words[1:])]
 
-    try:
-        poll(up, lambda: process.poll() is None, log.read_text(), 60)
-        assert httpx.get(f"{url}/items/7", trust_env=False).json() == {"item": 7}
-    finally:
-        process.terminate()
-        process.wait(30)
-    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 2, 30)
+    def environment(url: str) -> dict[str, str]:
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        return {
+            **settings,
+            "PATH": path,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "STOCK_URL": f"{url}/health",
+        }
+
+    assert "8000" in words
+    with serving(tmp_path, line, environment) as server:
+        assert server.get("/items/7").json() == {"item": 7}
+    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 2)
     seen = sorted((s.service, s.kind, s.name) for s in spans if s.kind != "INTERNAL")
     assert seen == [("shop", "CLIENT", "GET"), ("shop", "SERVER", "GET /items/{item}")]
 

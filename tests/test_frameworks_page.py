@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import otelctx
@@ -39,59 +33,39 @@ def application(command: str) -> str:
     return next(word for word in shlex.split(command) if word.endswith(":app"))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def running(serving: Any, receiver: OtlpReceiver, tmp_path: Path) -> Callable[[str], Any]:
+    """``with running(command) as server:`` the page's files are there, and its port is another one."""
 
+    def start(command: str) -> Any:
+        def line(port: int) -> list[str]:
+            for name, code in FILES.items():
+                (tmp_path / name).parent.mkdir(exist_ok=True)
+                (tmp_path / name).write_text(code.replace("127.0.0.1:8000", f"127.0.0.1:{port}"))
+            server, *arguments = shlex.split(command.replace("8000", str(port)))
+            # gunicorn has no module to be run as.
+            start = ["-c", "from gunicorn.app.wsgiapp import run; run()"] if server == "gunicorn" else ["-m", server]
+            return [sys.executable, *start, *arguments]
 
-@contextmanager
-def running(command: str, folder: Path, env: dict[str, str]) -> Iterator[str]:
-    """The server of ``command``, on another port. Yields its address once it answers."""
-    port = free_port()
-    for name, code in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(code.replace("127.0.0.1:8000", f"127.0.0.1:{port}"))
-    server, *arguments = shlex.split(command.replace("8000", str(port)))
-    # gunicorn has no module to be run as.
-    start = ["-c", "from gunicorn.app.wsgiapp import run; run()"] if server == "gunicorn" else ["-m", server]
-    log = (folder / "log").open("w+")
-    process = subprocess.Popen(
-        [sys.executable, *start, *arguments],
-        cwd=folder,
-        env=os.environ | env | {"PYTHONPATH": str(folder)},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                said = (folder / "log").read_text
-                assert process.poll() is None, said()
-                assert time.monotonic() < deadline, said()
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        log.close()
+        settings = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "PYTHONPATH": str(tmp_path),
+        }
+        return serving(tmp_path, line, lambda url: settings)
+
+    return start
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=application)
-def test_an_application_is_traced_as_the_page_says(command: str, receiver: OtlpReceiver, tmp_path: Path) -> None:
+def test_an_application_is_traced_as_the_page_says(command: str, receiver: OtlpReceiver, running: Any) -> None:
     app = application(command)
     (service,) = re.findall(r'configure\("([\w-]+)"', FILES[app.partition(":")[0].replace(".", "/") + ".py"])
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     slash = "/" if app == "shop.asgi:app" else ""
-    with running(command, tmp_path, env) as url:
+    with running(command) as server:
         headers = {"x-tenant": "acme", "authorization": "Bearer s3cret"}
-        answer = httpx.get(f"{url}/tenants/acme/items/7{slash}", headers=headers, timeout=30)
-        assert (answer.status_code, answer.text.strip('"')) == (200, "7"), (tmp_path / "log").read_text()
+        answer = server.get(f"/tenants/acme/items/7{slash}", headers=headers)
+        assert (answer.status_code, answer.text.strip('"')) == (200, "7")
         spans = receiver.wait_for(lambda spans: any(s.service == service and s.name.startswith("GET") for s in spans))
     (span,) = [s for s in spans if s.service == service]
     route = ROUTES.get(app, BRACES)

@@ -61,7 +61,7 @@ def running(command: list[str], ready: str, env: dict[str, str], cwd: Path) -> I
         yield match[1]
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -92,10 +92,10 @@ def test_the_app_sees_its_callers_context_and_traces(receiver: OtlpReceiver, tmp
     (tmp_path / "app.py").write_text(PYTHON["app.py"])
     command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0"]
     with running(command, r"running on (http://[\d.:]+)", environment(receiver), tmp_path) as url:
-        client = otelctx.instrument(httpx.Client())
+        client = otelctx.instrument(httpx.Client(timeout=60))
         with client, otelctx.ContextKey("user.tier", str).bound("gold"):
             assert client.get(f"{url}/tier").json() == {"tier": "gold"}
-        assert httpx.get(f"{url}/tier").json() == {"tier": "free"}
+        assert httpx.get(f"{url}/tier", timeout=60).json() == {"tier": "free"}
     spans = receiver.wait_for(lambda spans: sum(s.service == "chat-api" for s in spans) == 2)
     assert {s.name for s in spans if s.service == "chat-api"} == {"GET /tier"}
 
@@ -109,7 +109,7 @@ def test_the_client_reads_what_came_back_from_the_served_model(
     command = [sys.executable, "-u", "-m", "otelctx.cli", *arguments]
     with running(command, r"ready: .* at (http://[\d.:]+)/v1", environment(receiver), tmp_path) as url:
         body = {"messages": [{"role": "user", "content": "Say hello."}], "max_completion_tokens": 8}
-        model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+        model = httpx.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"]
         spent, used = asyncio.run(namespace("ask.py")["ask"](url, body | {"model": model}))
         assert spent is not None
         assert 1 <= spent <= 8

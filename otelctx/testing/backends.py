@@ -112,6 +112,11 @@ class Backend(ABC):
         return self.log.read_text(errors="replace")[-size:]
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """Its exit status, negative where a signal has ended it; ``None`` while it runs."""
         return self._process.poll()

@@ -9,7 +9,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
-from otelctx.asgi.middleware import EXCHANGE, ContextMiddleware
+from otelctx.asgi.middleware import ContextMiddleware, exchange_of
 from otelctx.asgi.types import App, Message, Receive, Scope, Send
 from otelctx.context.current import current_scope
 from otelctx.context.keys import Value
@@ -69,9 +69,9 @@ class Worker(Node):
         reply = Reply()
 
         async def observed(scope: Scope, receive: Receive, send: Send) -> None:
-            found = current_scope()
-            if found is not None:
-                reply.outcome, reply.incomplete = scope[EXCHANGE].outcome, found.incomplete
+            found, exchange = current_scope(), exchange_of(scope)
+            if found is not None and exchange is not None:
+                reply.outcome, reply.incomplete = exchange.outcome, found.incomplete
                 reply.seen = dict(found.state)
             await app(scope, receive, send)
 

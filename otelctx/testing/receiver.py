@@ -74,8 +74,9 @@ class OtlpReceiver:
         self._spans: _Kept[ResourceSpans] = _Kept(limit)
         self._metrics: _Kept[ResourceMetrics] = _Kept(limit)
         self._logs: _Kept[ResourceLogs] = _Kept(limit)
+        self._threads = futures.ThreadPoolExecutor(2, thread_name_prefix="otlp-receiver")
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(2, thread_name_prefix="otlp-receiver"),
+            self._threads,
             options=[("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 0)],
         )
         for add, servicer in _SERVICES:
@@ -98,6 +99,7 @@ class OtlpReceiver:
     def close(self) -> None:
         """Stop receiving; what was received stays readable. Idempotent."""
         self._server.stop(0.5).wait()
+        self._threads.shutdown()
 
     # reading
 
@@ -144,7 +146,7 @@ class OtlpReceiver:
         """Bodies of all log records received so far."""
         return [str(log.body) for log in self.logs()]
 
-    def wait_for(self, complete: Callable[[list[SeenSpan]], bool], timeout: float = 10.0) -> list[SeenSpan]:
+    def wait_for(self, complete: Callable[[list[SeenSpan]], bool], timeout: float = 60.0) -> list[SeenSpan]:
         """The spans as soon as ``complete(spans)``; asked at each arrival. Raises ``TimeoutError`` after ``timeout``
         seconds, with the names of what has arrived."""
         deadline = monotonic() + timeout

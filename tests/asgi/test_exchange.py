@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import baggage, metrics, trace
 from opentelemetry.trace import StatusCode
 
-from otelctx.asgi.middleware import EXCHANGE
+from otelctx.asgi.passing import EXCHANGE
 from otelctx.context.current import ContextKey, UpKey, current_scope, session
 from otelctx.context.state import Window
 from otelctx.exchange import client

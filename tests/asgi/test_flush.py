@@ -1,22 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from opentelemetry import _logs, metrics, trace
 
 from otelctx.asgi import flush as module
 from otelctx.asgi.flush import flush, flushing, unflushed
 from otelctx.asgi.middleware import wrap
-from otelctx.testing.backends import free_ports, poll
 from otelctx.testing.receiver import OtlpReceiver
 
 
@@ -101,7 +96,7 @@ def test_a_failure_and_a_collector_that_does_not_answer_hold_nobody_up(providers
 
     providers(gate.wait, fails, sent.set)
     flush(timeout=0.2)
-    assert sent.is_set()
+    assert sent.wait(60), "it was told, if not in that time"
     gate.set()
 
 
@@ -146,33 +141,26 @@ PLACES = {
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("place", list(PLACES))
 def test_sigterm_loses_nothing_wherever_the_application_calls_configure(
-    tmp_path: Path, place: str, workers: int
+    serving: Any, tmp_path: Path, place: str, workers: int
 ) -> None:
     """uvicorn raises SIGTERM once more at its end, and imports what its workers serve under handlers of its own."""
     code = APP
     for where in ("AT_IMPORT", "AT_START", "AT_END"):
         code = code.replace(where, PLACES[place].get(where, "pass"))
     (tmp_path / "app.py").write_text(code)
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
-    log = tmp_path / "log"
-    with OtlpReceiver() as receiver, log.open("wb") as out:
+    options = ("--workers", str(workers), "--timeout-worker-healthcheck", "120")
+
+    def command(port: int) -> list[str]:
+        return [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), *options]
+
+    def up(server: Any) -> bool:
+        """All of them: one that is told to stop while it starts says what it thinks of that."""
+        return bool(server.tail().count("Application startup complete.") == workers and server.listens())
+
+    with OtlpReceiver() as receiver:
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "60000"}
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, **settings}, stdout=out, stderr=subprocess.STDOUT
-        )
-        try:
-            poll(partial(answers, port), lambda: process.poll() is None, "uvicorn", 60)
-        finally:
-            process.terminate()
-            process.wait(30)
+        with serving(tmp_path, command, lambda url: settings, up) as server:
+            assert server.get().status_code == 200
         assert [span.name for span in receiver.spans()] == ["GET /"]
-    noise = [line for line in log.read_text().splitlines() if not line.startswith("INFO:")]
+    noise = [line for line in server.log.read_text().splitlines() if not line.startswith("INFO:")]
     assert noise == []
-
-
-def answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False

@@ -109,7 +109,7 @@ def make(**options: Any) -> Litestar:
     seen.clear()
     tenant = Router("/tenants/{tenant:str}", route_handlers=[user])
     handlers: list[Any] = [index, user, change, files, sync, background, stream, boom, ws, tenant]
-    return Litestar([*handlers, Router("/pre", route_handlers=[visible, copied, one])], **options)
+    return Litestar([*handlers, Router("/pre", route_handlers=[visible, copied, one])], logging_config=None, **options)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class Server:
     def __init__(self, app: Any, http: str) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
-            app, http=http, log_level="warning", lifespan="off", loop="asyncio", timeout_graceful_shutdown=5
+            app, http=http, log_level="warning", lifespan="off", loop="asyncio", timeout_graceful_shutdown=60
         )
         self.server = uvicorn.Server(config)
         # Without signal handlers: it runs beside the test.
@@ -36,12 +36,12 @@ class Server:
 
     def __exit__(self, *error: object) -> None:
         self.server.should_exit = True
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
 def exchange(address: tuple[str, int], wire: bytes, until: bytes, times: int) -> bytes:
-    with socket.create_connection(address, timeout=10) as connection:
+    with socket.create_connection(address, timeout=60) as connection:
         connection.sendall(wire)
         received = b""
         while received.count(until) < times:
@@ -101,7 +101,7 @@ def test_a_client_that_leaves_a_stream_is_seen(rig: Any, http: str) -> None:
     r = rig(app)
     with Server(r.app, http) as address:
         exchange(address, request("/"), b"FIRST", 1)
-        assert gone.wait(10)
+        assert gone.wait(60)
     assert r.span.attributes["otelctx.client.disconnected"] is True
     assert "error.type" not in r.point()
 

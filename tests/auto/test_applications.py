@@ -50,7 +50,7 @@ def litestar_app() -> Any:
     async def handler() -> str:
         return scoped()
 
-    return litestar.Litestar([handler])
+    return litestar.Litestar([handler], logging_config=None)
 
 
 def quart_app() -> Any:

@@ -112,11 +112,12 @@ def handlers(function: Any) -> Any:
 
 @pytest.fixture
 def target(zero: Any) -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2), (handlers(echo),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(0).wait()
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool, (handlers(echo),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}"
+        server.stop(0).wait()
 
 
 def one_pair(zero: Any) -> None:
@@ -152,12 +153,13 @@ def test_interceptors_that_were_given_stay(zero: Any, target: str) -> None:
             seen.append(details.method)
             return continuation(details)
 
-    server = grpc.server(ThreadPoolExecutor(1), (handlers(echo),), interceptors=[Mine()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        channel.unary_unary("/test.Echo/Say")(b"x")
-    server.stop(0).wait()
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool, (handlers(echo),), interceptors=[Mine()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            channel.unary_unary("/test.Echo/Say")(b"x")
+        server.stop(0).wait()
     assert seen == ["/test.Echo/Say"]
     assert len(zero.spans("SERVER")) == 1
 

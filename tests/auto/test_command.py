@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from otelctx.clients.dispatch import instrument
 from otelctx.context.current import session
 from otelctx.exchange.node import Node
 from otelctx.settings import Settings
-from otelctx.testing.backends import free_ports, poll
 from otelctx.testing.receiver import OtlpReceiver
 
 KEYS = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -39,59 +38,53 @@ async def upstream():
 @app.get("/items/{item}")
 async def item(item: int, url: str):
     async with httpx.AsyncClient(trust_env=False) as client:
-        (await client.get(url)).raise_for_status()
+        (await client.get(url, timeout=120)).raise_for_status()
     return {"item": item}
 """
+# A worker on a busy machine may take long to start, and is not to be taken for hung meanwhile.
 SERVERS = {
     "uvicorn": ("uvicorn", "--host", "127.0.0.1", "--port", "{port}"),
-    "uvicorn, two workers": ("uvicorn", "--host", "127.0.0.1", "--port", "{port}", "--workers", "2"),
+    "uvicorn, two workers": (
+        *("uvicorn", "--host", "127.0.0.1", "--port", "{port}"),
+        *("--workers", "2", "--timeout-worker-healthcheck", "120"),
+    ),
     "hypercorn": ("hypercorn", "--bind", "127.0.0.1:{port}"),
-    "gunicorn": ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--workers", "2", "--bind", "127.0.0.1:{port}"),
+    "gunicorn": (
+        *("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "127.0.0.1:{port}"),
+        *("--workers", "2", "--timeout", "120", "--graceful-timeout", "120"),
+    ),
 }
 SPAWNING = {"uvicorn, two workers", "hypercorn"}
 BIN = Path(sys.executable).parent
 
 
-@contextmanager
-def served(name: str, folder: Path, receiver: OtlpReceiver, **environment: str) -> Iterator[str]:
-    (folder / "app.py").write_text(APP)
-    (port,) = free_ports(1)
-    url = f"http://127.0.0.1:{port}"
-    settings = {
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "OTEL_PROPAGATORS": "tracecontext,baggage,otelctx",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
-        "OTEL_SERVICE_NAME": "zero",
-        "OTEL_BSP_SCHEDULE_DELAY": "100",
-        "OTELCTX_KEYS": KEYS,
-        "OTELCTX_EXCLUDED": "/health,/static/*",
-    }
-    command = [part.format(port=port) for part in SERVERS[name]]
+@pytest.fixture
+def served(serving: Any, receiver: OtlpReceiver, tmp_path: Path) -> Callable[..., Any]:
+    """``with served("uvicorn") as url:`` by the command, exporting to ``receiver``."""
 
-    def up() -> bool:
-        try:
-            return httpx.get(f"{url}/health", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
+    @contextmanager
+    def run(name: str, **environment: str) -> Iterator[str]:
+        (tmp_path / "app.py").write_text(APP)
+        settings = {
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "OTEL_PROPAGATORS": "tracecontext,baggage,otelctx",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "OTEL_SERVICE_NAME": "zero",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTELCTX_KEYS": KEYS,
+            "OTELCTX_EXCLUDED": "/health,/static/*",
+            **environment,
+        }
+        program = str(BIN / "opentelemetry-instrument")
 
-    log = folder / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [str(BIN / "opentelemetry-instrument"), *command, "app:app"],
-            cwd=folder,
-            env={**os.environ, **settings, **environment},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        poll(up, lambda: process.poll() is None, name, 60)
-        yield url
-    except BaseException as error:
-        error.add_note(log.read_text(errors="replace")[-3000:])
-        raise
-    finally:
-        process.terminate()
-        process.wait(30)
+        def command(port: int) -> list[str]:
+            return [program, *(part.format(port=port) for part in SERVERS[name]), "app:app"]
+
+        with serving(tmp_path, command, lambda url: settings) as server:
+            assert server.get("/health").status_code == 200
+            yield server.url
+
+    return run
 
 
 @pytest.fixture
@@ -113,7 +106,10 @@ def receiver() -> Iterator[OtlpReceiver]:
 
 def ask(url: str) -> None:
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-    with instrument(httpx.Client(trust_env=False), node=Node(Settings(keys=KEYS))) as client, session("s-1"):
+    with (
+        instrument(httpx.Client(trust_env=False, timeout=120), node=Node(Settings(keys=KEYS))) as client,
+        session("s-1"),
+    ):
         client.get(f"{url}/items/7", params={"url": f"{url}/upstream"}, headers=headers).raise_for_status()
 
 
@@ -123,13 +119,13 @@ def kinds(spans: list[Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", list(SERVERS))
 def test_a_plain_application_behind_the_command(
-    name: str, receiver: OtlpReceiver, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, receiver: OtlpReceiver, served: Any, request: pytest.FixtureRequest
 ) -> None:
     if name in SPAWNING:
         request.getfixturevalue("reaching")
-    with served(name, tmp_path, receiver) as url:
+    with served(name) as url:
         ask(url)
-    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3, 30)
+    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3)
     assert kinds(spans) == [("CLIENT", "GET"), ("SERVER", "GET /items/{item}"), ("SERVER", "GET /upstream")]
     item, upstream = (next(s for s in spans if s.name.endswith(end)) for end in ("{item}", "upstream"))
     client = next(s for s in spans if s.kind == "CLIENT")
@@ -143,8 +139,8 @@ def test_a_plain_application_behind_the_command(
     assert receiver.metrics("http.server.duration") == [], "contrib's middleware has stepped aside"
 
 
-def test_it_can_be_left_out_by_the_commands_own_switch(receiver: OtlpReceiver, tmp_path: Path) -> None:
-    with served("uvicorn", tmp_path, receiver, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="otelctx,httpx") as url:
+def test_it_can_be_left_out_by_the_commands_own_switch(receiver: OtlpReceiver, served: Any) -> None:
+    with served("uvicorn", OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="otelctx,httpx") as url:
         ask(url)
     assert receiver.metrics("http.client.request.duration") == []
     assert [s for s in receiver.spans() if "http.route" in s.attributes and "session.id" in s.attributes] == []
@@ -152,11 +148,11 @@ def test_it_can_be_left_out_by_the_commands_own_switch(receiver: OtlpReceiver, t
 
 @pytest.mark.parametrize("disabled", ["fastapi,httpx", "fastapi", "httpx"])
 def test_with_and_without_contribs_instrumentors_it_is_the_same(
-    receiver: OtlpReceiver, tmp_path: Path, disabled: str
+    receiver: OtlpReceiver, served: Any, disabled: str
 ) -> None:
-    with served("uvicorn", tmp_path, receiver, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=disabled) as url:
+    with served("uvicorn", OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=disabled) as url:
         ask(url)
-    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3, 30)
+    spans = receiver.wait_for(lambda spans: len([s for s in spans if s.kind != "INTERNAL"]) >= 3)
     assert kinds(spans) == [("CLIENT", "GET"), ("SERVER", "GET /items/{item}"), ("SERVER", "GET /upstream")]
 
 
@@ -171,7 +167,7 @@ def test_what_is_wrong_and_what_the_application_says_are_still_printed() -> None
     def printed(**more: str) -> list[str]:
         command = [str(BIN / "opentelemetry-instrument"), sys.executable, "-c", code]
         done = subprocess.run(
-            command, env={**os.environ, **environment, **more}, capture_output=True, text=True, check=True, timeout=60
+            command, env={**os.environ, **environment, **more}, capture_output=True, text=True, check=True, timeout=120
         )
         return done.stderr.splitlines()
 

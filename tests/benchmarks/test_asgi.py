@@ -54,7 +54,7 @@ def test_half_a_report_is_none(missing: str) -> None:
 
 
 def test_without_wrk_the_benchmark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingPeer, match="apt-get install wrk"):
         _wrk.require()
 

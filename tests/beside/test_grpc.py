@@ -37,7 +37,8 @@ def serve(world: Any) -> Iterator[Callable[..., str]]:
 
         def start(*around: Any, ours: bool = True) -> str:
             chain = [*around, *(interceptors(**world.ours) if ours else ())]
-            server = grpc.server(ThreadPoolExecutor(2), (handlers(echo),), interceptors=chain)
+            pool = stack.enter_context(ThreadPoolExecutor(2))
+            server = grpc.server(pool, (handlers(echo),), interceptors=chain)
             port = server.add_insecure_port("127.0.0.1:0")
             server.start()
             stack.callback(lambda: server.stop(0).wait())

@@ -37,10 +37,12 @@ def worker() -> Iterator[str]:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     body = {"model": "fake", "messages": [{"role": "user", "content": "one two three"}]}
     body |= {"otelctx": {"session": SESSION, "mode": "append"}}
-    httpx.post(f"{url}/v1/chat/completions", json=body, headers={"authorization": "Bearer k"}).raise_for_status()
+    httpx.post(
+        f"{url}/v1/chat/completions", json=body, headers={"authorization": "Bearer k"}, timeout=60
+    ).raise_for_status()
     yield url
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
     listener.close()
 
 
@@ -74,3 +76,23 @@ def test_where_no_worker_is_it_is_said(worker: str) -> None:
         window.read(SESSION, f"http://127.0.0.1:{port}", None)
     with pytest.raises(ConfigError, match="is no worker of otelctx: HTTP 404"):
         window.read(SESSION, f"{worker}/elsewhere", None)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (404, b'{"error": "Not Found"}'),
+        (404, b'{"error": null}'),
+        (200, b'{"window": 5}'),
+        (200, b'{"window": {"used": "many", "limit": 9, "evicted": 0}}'),
+        (200, b"[]"),
+        (200, b"<html>"),
+        (500, b'{"window": {"used": 1, "limit": 9, "evicted": 0}}'),
+    ],
+)
+def test_what_is_no_worker_is_told_apart_whatever_it_says(
+    monkeypatch: pytest.MonkeyPatch, status: int, said: bytes
+) -> None:
+    monkeypatch.setattr(httpx, "get", lambda where, **_: httpx.Response(status, content=said))
+    with pytest.raises(ConfigError, match=f"is no worker of otelctx: HTTP {status}"):
+        window.read(SESSION, "http://127.0.0.1:1", None)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import sleep, time
 from typing import Any
 
 import pytest
@@ -121,6 +121,7 @@ def running(app: Any, **options: Any) -> Iterator[str]:
     thread = threading.Thread(target=served.run)
     thread.start()
     while not served.started:
+        assert thread.is_alive()
         sleep(0.002)
     try:
         yield f"http://127.0.0.1:{served.servers[0].sockets[0].getsockname()[1]}"
@@ -153,7 +154,7 @@ class Socket:
         await self.app(scope, receive, send)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sockets() -> Iterator[Callable[[], tuple[Socket, str]]]:
     with ExitStack() as stack:
         made: list[tuple[Socket, str]] = []
@@ -226,16 +227,3 @@ def propagator() -> Iterator[Callable[[TextMapPropagator], None]]:
     before = get_global_textmap()
     yield set_global_textmap
     set_global_textmap(before)
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for what another thread does, five seconds at most."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = monotonic() + 5
-        while not condition():
-            assert monotonic() < deadline, "it did not happen"
-            sleep(0.005)
-
-    return wait

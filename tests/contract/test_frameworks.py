@@ -178,7 +178,7 @@ async def test_litestar_leaves_template_handler_and_application() -> None:
     async def mount(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("ok")(scope, receive, send)
 
-    app = Litestar([item, mount])
+    app = Litestar([item, mount], logging_config=None)
     assert (await call(app))["path_template"] == "/items/{item}", tells("litestar", ROUTE)
     scope = await call(app, "/mount/x")
     assert scope["path_template"] == "", tells("litestar", MOUNTS)

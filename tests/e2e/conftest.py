@@ -44,10 +44,16 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def run_backend() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+def run_backend(to_the_end: set[int]) -> Iterator[Callable[[Callable[[], Any]], Any]]:
     """Start a backend that runs to the end of the session, or skip because it is missing."""
     with ExitStack() as stack:
-        yield lambda make: _run(stack, make)
+
+        def run(make: Callable[[], Backend]) -> Backend:
+            backend = _run(stack, make)
+            to_the_end.add(backend.pid)
+            return backend
+
+        yield run
 
 
 def _run(stack: ExitStack, make: Callable[[], Backend]) -> Backend:
@@ -112,7 +118,7 @@ class Redis(Backend):
     def ask(self, line: bytes) -> bytes:
         """One inline command and the start of its answer; empty if nothing answers."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
                 connection.sendall(line + b"\r\n")
                 return connection.recv(4096)
         except OSError:
@@ -143,7 +149,7 @@ class Nginx(Backend):
         before = self._workers()
         self._write()
         self._process.send_signal(signal.SIGHUP)
-        poll(lambda: bool(now := self._workers()) and before.isdisjoint(now), lambda: True, "nginx", 10)
+        poll(lambda: bool(now := self._workers()) and before.isdisjoint(now), lambda: True, "nginx")
 
     def _workers(self) -> set[str]:
         pid = self._process.pid

@@ -82,7 +82,7 @@ def start(tmp_path: Path) -> Iterator[dict[str, Callable[..., Any]]]:
             return stack.enter_context(process([sys.executable, str(script), name], **environment))
 
         def gateway(*urls: str, port: str = "0", **environment: str) -> tuple[subprocess.Popen[str], str]:
-            command = [sys.executable, "-m", "otelctx.cli", "gateway", "--port", port, "--health-interval", "0.2"]
+            command = [sys.executable, "-m", "otelctx.cli", "gateway", "--port", port, "--health-interval", "2"]
             for url in urls:
                 command += ["--upstream", url]
             return stack.enter_context(process(command, **environment))
@@ -92,7 +92,7 @@ def start(tmp_path: Path) -> Iterator[dict[str, Callable[..., Any]]]:
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False, timeout=30) as made:
+    with httpx.Client(trust_env=False, timeout=60) as made:
         yield made
 
 
@@ -169,7 +169,7 @@ def test_a_gateway_that_is_started_again_knows_its_sessions(start: Any, client: 
     mine = {SESSION: session}
     client.post(f"{edge}/v1/chat/completions", json=turn(session), headers=mine)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(20) == 0
+    assert first.wait(60) == 0
     _, again = start["gateway"](other, one)
     assert client.get(f"{again}/v1/sessions/{session}", headers=mine).json()["id"] == session
     answer = client.get(f"{again}/v1/sessions/{session}", headers={**mine, "authorization": "Bearer x"})

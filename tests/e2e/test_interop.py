@@ -77,7 +77,7 @@ class Program:
             yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.terminate()
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
 
 
 def _tool(name: str) -> str:
@@ -253,8 +253,8 @@ def test_a_stranger_with_another_key_is_not_believed_and_gets_no_ack(
 
 def test_a_python_client_converses_with_a_server_of_another_language(program: Program) -> None:
     """Its acks are signed, so they count: REF after three, DELTA, and a refused one repeated with FULL."""
-    with program.serving() as url, httpx.Client(trust_env=False) as plain, session("py-1"):
-        client = instrument(httpx.Client(trust_env=False), node=Node(Settings(keys=KEY)))
+    with program.serving() as url, httpx.Client(trust_env=False, timeout=60) as plain, session("py-1"):
+        client = instrument(httpx.Client(trust_env=False, timeout=60), node=Node(Settings(keys=KEY)))
         answers = []
         with client, TENANT.bound("acme"), TIER.bound("gold"):
             answers += [client.post(url, content=b"x") for _ in range(4)]
@@ -274,7 +274,7 @@ def test_a_python_client_converses_with_a_server_of_another_language(program: Pr
 
 def test_a_server_of_another_language_does_not_answer_a_stranger(program: Program) -> None:
     with program.serving() as url, session("py-2"), TIER.bound("gold"):
-        client = instrument(httpx.Client(trust_env=False), node=Node(Settings(keys=STRANGERS_KEY)))
+        client = instrument(httpx.Client(trust_env=False, timeout=60), node=Node(Settings(keys=STRANGERS_KEY)))
         with client:
             answer = client.post(url, content=b"x")
     assert answer.headers["x-outcome"] == "ignored"

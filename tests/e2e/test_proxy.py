@@ -73,7 +73,7 @@ def test_context_goes_through_nginx_both_ways_and_survives_a_restart(start_nginx
 
     with serving(current) as port:
         nginx = start_nginx(f"location / {{ proxy_pass http://127.0.0.1:{port}; }}")
-        with httpx.Client(trust_env=False) as plain, session("chat-1"), TIER.bound("gold"):
+        with httpx.Client(trust_env=False, timeout=60) as plain, session("chat-1"), TIER.bound("gold"):
             client = instrument(plain, node=Node(Settings(keys=KEYS)))
             answers = [client.post(nginx.url, content=b"x").text for _ in range(6)]
             before = len(app.frames)

@@ -42,7 +42,7 @@ def worker(environment: dict[str, str]) -> Iterator[str]:
     assert process.stdout is not None
     yield next(m[1] for line in process.stdout if (m := re.search(r"ready: .* at (http://\S+)", line)))
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
 
 
@@ -102,5 +102,5 @@ def test_the_frontend_passes_context_on(environment: dict[str, str], worker: str
             assert (too_long.status_code, too_long.json()["error"]["code"]) == (400, "context_length_exceeded")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         process.stderr.close()

@@ -113,6 +113,6 @@ def test_whoever_is_called_may_call_back_at_once(calling: Calling, node: Callabl
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert done.wait(30), f"a lock is held: {sys._current_frames()[thread.ident or 0].f_code}"
+    assert done.wait(60), f"a lock is held: {sys._current_frames()[thread.ident or 0].f_code}"
     thread.join()
     assert calling.calls > 20

@@ -77,6 +77,15 @@ def test_after_bytes_too_many_a_connection_is_not_used_again(extra: bytes) -> No
         assert not parser.reusable or extra == b"\r\n"
 
 
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"gzip", b"identity", b"chunked\r\nTransfer-Encoding: gzip"])
+def test_a_transfer_coding_that_nobody_asked_for_is_no_response(coding: bytes) -> None:
+    """Undone by nobody, it would be taken for the content."""
+    with pytest.raises(BadResponse):
+        parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+    parser, body = parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding:  Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+    assert (body, parser.reusable) == (b"hello", True)
+
+
 def test_a_worker_that_wants_to_close_is_let() -> None:
     for close in (b"HTTP/1.1 200 OK\r\nconnection: close\r\n", b"HTTP/1.0 200 OK\r\n"):
         parser, _ = parse(close + b"content-length: 0\r\n\r\n")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from time import monotonic, sleep
 from typing import Any
 
 import grpc
@@ -203,11 +202,11 @@ class Server:
             await server.start()
             return server
 
-        server = asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
+        server = asyncio.run_coroutine_threadsafe(begin(), self._loop).result(60)
 
         def stop() -> None:
-            asyncio.run_coroutine_threadsafe(server.stop(0), self._loop).result(10)
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(server.stop(0), self._loop).result(60)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.01), self._loop).result(60)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -327,16 +326,3 @@ def connect(node: Callable[..., Node], here: Any) -> Iterator[Callable[..., Clie
 def chat() -> Iterator[Scope]:
     with session("chat-42") as scope, TIER.bound("gold"):
         yield scope
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for what another thread does, five seconds at most."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = monotonic() + 5
-        while not condition():
-            assert monotonic() < deadline, "it did not happen"
-            sleep(0.005)
-
-    return wait

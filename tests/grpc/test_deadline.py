@@ -37,10 +37,10 @@ def left(server: Any) -> list[float | None]:
 @pytest.mark.parametrize("kind", ["unary_unary", "stream_unary"])
 def test_a_handlers_scope_has_what_the_call_has_left(server: Any, connect: Any, style: str, kind: str) -> None:
     found = left(server)
-    connect(server.target, style).call(kind, b"a", timeout=30)
+    connect(server.target, style).call(kind, b"a", timeout=600)
     (seconds,) = found
     assert seconds is not None
-    assert 0 < seconds < 31  # what goes over the wire is rounded
+    assert 0 < seconds < 601  # what goes over the wire is rounded
 
 
 def test_without_a_deadline_there_is_none(server: Any, connect: Any, style: str) -> None:
@@ -49,17 +49,17 @@ def test_without_a_deadline_there_is_none(server: Any, connect: Any, style: str)
     assert found == [None]
 
 
-@pytest.mark.parametrize(("given", "most"), [(None, 20), (10, 10), (60, 20)])
+@pytest.mark.parametrize(("given", "most"), [(None, 2000), (1000, 1000), (6000, 2000)])
 def test_a_callers_scope_limits_its_calls_and_never_extends_them(
     server: Any, connect: Any, style: str, given: float | None, most: float
 ) -> None:
     found = left(server)
     client = connect(server.target, style)
-    with session("chat-deadline", timeout=20):
+    with session("chat-deadline", timeout=2000):
         client.call("unary_unary", b"a", timeout=given)
     (seconds,) = found
     assert seconds is not None
-    assert most - 5 < seconds < most + 1
+    assert most - 300 < seconds < most + 1, "a test takes 300 seconds at most"
 
 
 def test_where_no_time_is_left_the_call_is_out_of_time(server: Any, connect: Any, style: str) -> None:

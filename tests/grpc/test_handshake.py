@@ -156,7 +156,7 @@ def test_a_future_can_be_cancelled_and_waited_for_in_vain(serve: Any, connect: A
     from threading import Event
 
     server, gate = serve("sync"), Event()
-    server.act = lambda request, context: gate.wait(5)
+    server.act = lambda request, context: gate.wait(60)
     future = connect(server.target).channel.unary_unary("/test.Echo/unary_unary").future(b"a")
     with pytest.raises(grpc.FutureTimeoutError):
         future.result(0.05)

@@ -106,14 +106,14 @@ def test_the_second_waits_for_the_first(tmp_path: Path) -> None:
 
     def slow(directory: Path) -> None:
         started.set()
-        assert waited.wait(30)
+        assert waited.wait(60)
         build(directory)
 
     first = Thread(target=lambda: cached(tmp_path, "key", slow, waiting=unexpected))
     first.start()
-    assert started.wait(30)
+    assert started.wait(60)
     entry = cached(tmp_path, "key", second, waiting=waited.set)
-    first.join(30)
+    first.join(60)
     assert (build.calls, second.calls) == (1, 0)
     assert intact(entry)
 

@@ -27,7 +27,8 @@ class Collector:
         self.spans: list[tuple[str, str]] = []
         self.metrics: list[tuple[str, str]] = []
         self.logs: list[tuple[str, str]] = []
-        self.server = grpc.server(ThreadPoolExecutor(4))
+        self.pool = ThreadPoolExecutor(4)
+        self.server = grpc.server(self.pool)
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.endpoint = f"http://127.0.0.1:{port}"
         collector = self
@@ -69,13 +70,14 @@ def collector() -> Iterator[Collector]:
     found = Collector()
     yield found
     found.server.stop(0).wait()
+    found.pool.shutdown()
 
 
 @pytest.fixture
 def run() -> Callable[..., str]:
     """Run Python code in a process with ``environment`` added; its standard output and error together."""
 
-    def _run(code: str, timeout: float = 60, **environment: str) -> str:
+    def _run(code: str, timeout: float = 120, **environment: str) -> str:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
             capture_output=True,

@@ -164,6 +164,7 @@ def test_each_worker_of_a_preloading_gunicorn_sends_what_it_served(tmp_path: Pat
     with OtlpReceiver() as receiver:
         bind = tmp_path / "socket"
         command = [sys.executable, "-m", "gunicorn", "-c", "conf.py", "--preload", "-w", "2", "--log-level", "warning"]
+        command += ["--timeout", "120", "--graceful-timeout", "120"]
         command += ["-k", "uvicorn_worker.UvicornWorker", "-b", f"unix:{bind}", "served:app"]
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "PYTHONPATH": str(tmp_path)}
         log = (tmp_path / "log").open("w")
@@ -180,7 +181,7 @@ def _ask(bind: Path, master: subprocess.Popen[bytes]) -> int:
     while master.poll() is None:
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(30)
+                client.settimeout(60)
                 client.connect(str(bind))
                 client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
                 while client.recv(65536):

@@ -22,7 +22,7 @@ class Held(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.entered.set()
-        self.gate.wait(10)
+        self.gate.wait(60)
         return SpanExportResult.SUCCESS
 
 
@@ -35,7 +35,7 @@ def test_spans_that_a_full_queue_drops_are_counted() -> None:
     tracer = provider.get_tracer("test")
     for _ in range(4):
         tracer.start_span("taken").end()
-    assert exporter.entered.wait(10)
+    assert exporter.entered.wait(60)
     for _ in range(10):
         tracer.start_span("more than there is room for").end()
     assert pipeline.dropped == {"queue_full": 6}

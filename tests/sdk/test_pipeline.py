@@ -101,7 +101,7 @@ def test_what_a_full_queue_drops_is_counted(
     emit, end, pipeline = make(exporter)
     for _ in range(BATCH):
         emit()
-    assert exporter.began.wait(20)
+    assert exporter.began.wait(60)
     for _ in range(ITEMS):
         emit()
     assert counted(signal) == {"queue_full": ITEMS - SIZE}, "already while the exporter still waits for an answer"
@@ -118,7 +118,7 @@ def test_what_nobody_has_confirmed_at_the_end_is_counted_once(counted: Callable[
     emit, end, pipeline = _spans(exporter)
     for _ in range(BATCH):
         emit()
-    assert exporter.began.wait(20)
+    assert exporter.began.wait(60)
     emit()
     pipeline.close()
     pipeline.close()

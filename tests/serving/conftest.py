@@ -45,7 +45,7 @@ def serve(engine: Engine, *, node: Node | None = None, **options: Any) -> Iterat
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()
 

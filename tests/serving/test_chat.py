@@ -168,9 +168,9 @@ async def test_when_the_client_goes_the_turn_is_taken_back(asgi: Any, stream: bo
     await engine.start()
     request = asgi(app(engine, node=Node(Settings())), json.dumps(BODY | {"stream": stream}).encode())
     task = asyncio.create_task(request.run())
-    await asyncio.wait_for(engine.begun.wait(), 5)
+    await asyncio.wait_for(engine.begun.wait(), 60)
     request.vanish()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert (engine.outcomes, engine.active) == (["cancelled"], 0)
     assert bool(request.sent) is stream
     assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
@@ -180,7 +180,7 @@ async def test_a_cancellation_from_outside_stays_one_and_takes_the_turn_back(asg
     engine = FakeEngine(gate=asyncio.Event())
     await engine.start()
     task = asyncio.create_task(asgi(app(engine, node=Node(Settings())), json.dumps(BODY).encode()).run())
-    await asyncio.wait_for(engine.begun.wait(), 5)
+    await asyncio.wait_for(engine.begun.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

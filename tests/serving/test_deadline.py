@@ -34,7 +34,7 @@ def test_the_shorter_of_the_bodys_and_the_callers_counts(
 def test_the_callers_deadline_is_the_turns(served: Any, route: str, body: dict[str, Any]) -> None:
     engine = FakeEngine()
     node, own = Node(Settings(keys=KEYS)), Node(Settings(keys=KEYS))
-    with served(engine, node=node) as url, httpx.Client(trust_env=False) as plain:
+    with served(engine, node=node) as url, httpx.Client(trust_env=False, timeout=60) as plain:
         stranger = httpx.post(url + route, json=body, headers={"otelctx-timeout-ms": "1"}, trust_env=False)
         assert stranger.status_code == 200
         client = instrument(plain, node=own)

@@ -45,7 +45,7 @@ class Gate:
     def __call__(self, work: Any) -> Any:
         if self.closed_at is not None and max(self._engine._runner.kv.lengths) >= self.closed_at:
             self.reached.set()
-            assert self._pass.wait(30)
+            assert self._pass.wait(60)
         return self._step(work)
 
 
@@ -87,11 +87,11 @@ def go(connection: socket.socket, how: str) -> None:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread brings about."""
-    for _ in range(6000):
+    for _ in range(12_000):
         if condition():
             return
         time.sleep(0.005)
-    raise AssertionError("it did not come about in 30 s")
+    raise AssertionError("it did not come about in a minute")
 
 
 @pytest.fixture
@@ -125,14 +125,14 @@ def test_a_client_that_goes_takes_its_turn_with_it(
         worker.gate.close_at(1)
         ahead = threading.Thread(target=worker.post, args=("ahead",), kwargs={"session": None})
         ahead.start()
-        assert worker.gate.reached.wait(30)
+        assert worker.gate.reached.wait(60)
     else:
         worker.gate.close_at(len(before) + 100 if phase == "decode" else 1)
     text = "tell me " * 8
     connection = worker.connect()
     connection.sendall(raw(body(text, tokens=300, stream=stream)))
     if phase != "queue":
-        assert worker.gate.reached.wait(30)
+        assert worker.gate.reached.wait(60)
     until(lambda: worker.engine.stats().leases == 1)
     if stream and phase == "decode":
         assert b"data: {" in connection.recv(4000)
@@ -140,7 +140,7 @@ def test_a_client_that_goes_takes_its_turn_with_it(
     until(lambda: not [job for job in worker.engine._turns if not job._settling and job._lease is not None])
     worker.gate.open()
     if ahead is not None:
-        ahead.join(30)
+        ahead.join(60)
     until(worker.at_rest)
     assert worker.engine._store.get("s", "anonymous").window.tokens().tolist() == before
     assert worker.engine.stats().pages_used == pages

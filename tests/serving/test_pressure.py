@@ -44,7 +44,7 @@ class Worker:
         return {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 1, **options}
 
     def post(self, text: str = "x", **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/chat/completions", json=self.body(text, **options), timeout=30)
+        return httpx.post(f"{self.url}/v1/chat/completions", json=self.body(text, **options), timeout=60)
 
     def climb(self, level: int) -> None:
         while self.engine._ladder.level < level:
@@ -63,7 +63,7 @@ def worker(tiny_model: Path, served: Callable[..., Any]) -> Iterator[Worker]:
 
 
 def client(worker: Worker) -> httpx.Client:
-    return otelctx.instrument(httpx.Client(base_url=worker.url, timeout=30), node=Node(KEYS))
+    return otelctx.instrument(httpx.Client(base_url=worker.url, timeout=60), node=Node(KEYS))
 
 
 def test_an_answer_says_the_level_and_what_was_taken_from_it(worker: Worker) -> None:

@@ -140,8 +140,8 @@ async def test_when_the_client_goes_all_turns_are_taken_back(asgi: Any, stream: 
     asked = json.dumps(BODY | {"prompt": ["a", "b"], "stream": stream}).encode()
     request = asgi(app(engine, node=Node(Settings())), asked, path=PATH)
     task = asyncio.create_task(request.run())
-    await asyncio.wait_for(engine.begun.wait(), 5)
+    await asyncio.wait_for(engine.begun.wait(), 60)
     request.vanish()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert (engine.outcomes, engine.active) == (["cancelled"] * 2, 0)
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

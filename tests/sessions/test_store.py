@@ -59,7 +59,7 @@ async def test_a_foreign_session_and_no_session_sound_the_same(store: SessionSto
 async def test_a_foreign_turn_does_not_even_wait(store: SessionStore) -> None:
     async with await store.lease("s", "alice"):
         with pytest.raises(SessionNotFound):
-            await asyncio.wait_for(store.lease("s", "bob", wait=3600), 5)
+            await asyncio.wait_for(store.lease("s", "bob", wait=3600), 60)
 
 
 async def test_a_first_turn_that_never_commits_leaves_no_session(store: SessionStore, arena: Arena) -> None:
@@ -126,7 +126,7 @@ async def test_only_so_many_turns_wait_for_one_session(arena: Arena, clock: Any)
     waiting = [asyncio.create_task(store.lease("s", "alice")) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(SessionBusy, match="2 turns wait"):
-        await asyncio.wait_for(store.lease("s", "alice", wait=3600), 5)
+        await asyncio.wait_for(store.lease("s", "alice", wait=3600), 60)
     held.release()
     for waiter in waiting:
         (await waiter).release()
@@ -146,7 +146,7 @@ async def test_a_cancelled_waiter_loses_no_wakeup_and_leaks_no_lease(store: Sess
         first.cancel()
         await asyncio.sleep(0)
         held.release()
-    lease = await asyncio.wait_for(second, 5)
+    lease = await asyncio.wait_for(second, 60)
     with pytest.raises(asyncio.CancelledError):
         await first
     lease.release()
@@ -199,7 +199,7 @@ def test_whatever_is_cancelled_and_whenever_every_turn_that_stays_gets_its_lease
             assert store.leases <= 1
         for end in ends:
             end.set()
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
         # Busy is one whose lease was over its deadline before it ran.
         assert all(r is None or isinstance(r, asyncio.CancelledError | SessionBusy) for r in results)
         assert swept or not any(isinstance(r, SessionBusy) for r in results)

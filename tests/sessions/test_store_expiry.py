@@ -37,7 +37,7 @@ async def test_a_lease_over_its_deadline_is_taken_back_and_its_late_end_ignored(
     clock.now = 31
     assert store.sweep() == []
     assert stuck.released
-    lease = await asyncio.wait_for(waiter, 5)
+    lease = await asyncio.wait_for(waiter, 60)
     with pytest.raises(VersionConflict):
         stuck.window.commit(tx)
     new = lease.window.begin()

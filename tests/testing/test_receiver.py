@@ -90,7 +90,7 @@ def test_waiting_ends_with_the_span_that_completes_it(receiver: OtlpReceiver, tr
     late = batch("svc", name="late")
     timer = Timer(0.05, receiver.add_spans, [[late]])
     timer.start()
-    spans = receiver.wait_for(lambda spans: any(s.name == "late" for s in spans), timeout=10)
+    spans = receiver.wait_for(lambda spans: any(s.name == "late" for s in spans), timeout=60)
     timer.join()
     assert "late" in {s.name for s in spans}
 

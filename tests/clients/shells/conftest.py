@@ -63,7 +63,7 @@ class Driver:
         raise NotImplementedError
 
     def request(self, client: Any, method: str, url: str, **options: Any) -> Reply:
-        """``content``, ``json``, ``headers`` (pairs), ``follow`` and ``timeout``."""
+        """``content``, ``json``, ``headers`` (pairs), ``follow`` and ``timeout``, which is how long a read may take."""
         return self.start(client, method, url, **options)()
 
     def start(self, client: Any, method: str, url: str, **options: Any) -> Callable[[], Reply]:
@@ -144,10 +144,13 @@ class Httpx(Driver):
     def plain(self, *, environment: bool = False, ca: Path | None = None, **options: Any) -> Any:
         cls = self.library.AsyncClient if self.asynchronous else self.library.Client
         verify = True if ca is None else ssl.create_default_context(cafile=ca)
-        self.clients.append(cls(trust_env=environment, verify=verify, **options))
+        self.clients.append(cls(trust_env=environment, verify=verify, **{"timeout": 60, **options}))
         return self.clients[-1]
 
     def start(self, client: Any, method: str, url: str, follow: bool = False, **options: Any) -> Callable[[], Reply]:
+        if "timeout" in options:
+            options["timeout"] = self.library.Timeout(60, read=options["timeout"])
+
         def make() -> Reply:
             response = self.run(client.request(method, url, follow_redirects=follow, **options))
             return Reply(response.status_code, response.content)

@@ -27,7 +27,7 @@ class Held:
         async def chunks() -> AsyncIterator[bytes]:
             for _ in range(3):
                 yield b"line\n"
-            await asyncio.to_thread(self._gate.wait, 5)
+            await asyncio.to_thread(self._gate.wait, 60)
             yield b"last\n"
 
         request.chunks = chunks()

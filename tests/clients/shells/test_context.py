@@ -73,7 +73,7 @@ def test_usage_comes_up_two_hops_in_a_reply_that_is_no_stream(
     from otelctx.clients.httpx import instrument
 
     async def middle(request: Any) -> None:
-        async with httpx.AsyncClient(trust_env=False) as inner:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as inner:
             await instrument(inner, node=front.node).post(back.url)
         request.scope.record(USAGE_OUTPUT.spec, 1)
 

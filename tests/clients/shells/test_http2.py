@@ -49,7 +49,7 @@ def test_streams_on_one_connection_end_each_on_its_own(
     def handler(request: Any) -> None:
         async def chunks() -> AsyncIterator[bytes]:
             yield b"first"
-            await asyncio.to_thread(gates[request.path].wait, 5)
+            await asyncio.to_thread(gates[request.path].wait, 60)
             yield b"last"
 
         request.chunks = chunks()

@@ -26,7 +26,7 @@ EVENTS = (b"data: one\n\n", b"data: two\n\n", b"data: three\n\n")
 TICK = b"data: tick\n\n"
 FILE = Path(os.environ.get("MATRIX_FILE", __file__))
 SIZE = FILE.stat().st_size
-PATIENCE = 20.0  # seconds; a handler that nobody lets go of gives up by itself
+PATIENCE = 60.0  # seconds; a handler that nobody lets go of gives up by itself
 PAUSE = 0.003  # seconds
 
 _TASKS: set[asyncio.Task[None]] = set()

@@ -42,7 +42,7 @@ def application(order: str, **cors: Any) -> Any:
 @pytest.fixture
 def ask(serve: Callable[..., Any]) -> Callable[..., Any]:
     def ask(order: str, method: str, headers: dict[str, str], signed: bool = False, **cors: Any) -> httpx.Response:
-        with serve(application(order, **cors)) as port, httpx.Client(trust_env=False) as client:
+        with serve(application(order, **cors)) as port, httpx.Client(trust_env=False, timeout=60) as client:
             if signed:
                 instrument(client, node=Node(Settings(keys=KEYS)))
             with session("chat-1"), TIER.bound("gold"):

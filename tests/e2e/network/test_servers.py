@@ -91,7 +91,7 @@ def test_a_repeated_ref_takes_one_byte_on_http_2(worker: Any, relay: Any) -> Non
         for name in ("plain", "ref"):
             way = relay(port)
             url = f"http://127.0.0.1:{way.port}/"
-            with httpx.Client(trust_env=False, http1=False, http2=True) as client, session("chat-1"):
+            with httpx.Client(trust_env=False, timeout=60, http1=False, http2=True) as client, session("chat-1"):
                 if name == "ref":
                     instrument(client, node=Node(Settings(keys=origin.node.settings.keys)))
                 for _ in range(6):

@@ -25,7 +25,7 @@ def ask(url: str, client: str, forwarded: str | None = None) -> tuple[str, list[
     """What the application saw of an unsigned frame sent from ``client``, and the names of our response headers."""
     transport = httpx.HTTPTransport(local_address=client)
     headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
-    with httpx.Client(transport=transport, trust_env=False) as plain, session("chat-1"), TIER.bound("gold"):
+    with httpx.Client(transport=transport, trust_env=False, timeout=60) as plain, session("chat-1"), TIER.bound("gold"):
         answer = instrument(plain, node=Node(Settings())).post(url, content=b"x", headers=headers)
     assert answer.status_code == 200
     seen = answer.json()

@@ -143,7 +143,7 @@ class Gate:
     def __call__(self, work: Any) -> Any:
         if not self._open:
             self._waiting = True
-            assert self._permits.acquire(timeout=30)
+            assert self._permits.acquire(timeout=60)
             self._waiting = False
         result = self._step(work)
         self.steps.append([(row, len(ids)) for row, ids in work])

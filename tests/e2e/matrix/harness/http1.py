@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["TIMEOUT", "Answer", "Http1", "Lines"]
 
-TIMEOUT = 20.0  # seconds
+TIMEOUT = 60.0  # seconds
 Lines = Iterable[tuple[bytes, bytes]]
 
 

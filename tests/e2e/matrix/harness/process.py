@@ -47,7 +47,7 @@ class Process(Backend):
             "PYTHONUNBUFFERED": "1",
             "PATH": os.environ.get("PATH", ""),
         }
-        return Launch(command, self._ready, environment, within=60.0)
+        return Launch(command, self._ready, environment)
 
     @property
     def body(self) -> bytes:
