@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from otelctx.context.keys import Value
 from otelctx.context.state import EMPTY, State
+from otelctx.delta import bases
 from otelctx.delta.bases import BaseCache, memory
 from otelctx.delta.codec import decode_frame, encode_frame
 from otelctx.delta.limits import Limits
@@ -114,3 +115,14 @@ def test_what_a_base_is_said_to_cost_is_what_it_takes_in_memory(keys: int, value
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.8 * cache.bytes <= taken <= 1.2 * cache.bytes
+
+
+def test_a_state_whose_place_another_one_has_is_not_said_to_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two roots of the same beginning: who is told that the second is held would refer to the first, and be refused."""
+    monkeypatch.setattr(bases, "BASE_BYTES", 1)
+    first = state("s", 0)
+    second = next(other for n in range(1, 10_000) if (other := state("t", n)).root[0] == first.root[0])
+    cache = BaseCache(Limits())
+    assert [cache.put("d", first, "c"), cache.put("d", second, "c"), cache.put("d", first, "c")] == [True, False, True]
+    assert cache.get("d", second.root) is first
+    assert (cache.base("d", second.root), len(cache)) == (None, 1)

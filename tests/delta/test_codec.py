@@ -238,6 +238,15 @@ def test_an_ack_of_too_many_values_is_refused() -> None:
         decode_ack(pb.Ack(root=bytes(8), table=1, up=up[:65]).SerializeToString())
 
 
+def test_an_ack_is_bounded_before_it_is_parsed_whatever_carries_it() -> None:
+    """A header line has been measured by then; an envelope of an application's own has not."""
+    body = pb.Ack(root=bytes(8), table=1, moved="w" * 494).SerializeToString()
+    assert (len(body), decode_ack(body).moved) == (509, "w" * 494)
+    for more in (4, 10_000_000):
+        with pytest.raises(OversizedFrame):
+            decode_ack(body + b"\xff" * more)  # which is no protobuf: it was not looked at
+
+
 @pytest.mark.parametrize("moved", ["w" * 300, "w" * 500])
 def test_a_hint_that_an_ack_has_no_room_for_goes_before_values_do(moved: str) -> None:
     ack = Ack(AckKind.ACK, bytes(8), event=1, ups=(entry("session.turn", 3), entry("k", "x" * 200)), moved=moved)
