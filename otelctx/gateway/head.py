@@ -89,7 +89,7 @@ def read(scope: Scope, limits: Limits, *, proxy: bool, pseudonym: bytes) -> Requ
     lines: Headers = [(name.lower(), value) for name, value in scope["headers"]]
     first = dict(reversed(lines))
     method: str = scope.get("method", "GET")
-    error = _fault(method, lines, first, limits)
+    error = _fault(method, scope.get("http_version"), lines, first, limits)
     if error is not None:
         raise error
     target = _target(scope)
@@ -133,12 +133,16 @@ def response_headers(headers: Headers, status: int) -> Headers:
     return passing
 
 
-def _fault(method: str, lines: Headers, first: dict[bytes, bytes], limits: Limits) -> OtelctxError | None:
+def _fault(
+    method: str, http: str | None, lines: Headers, first: dict[bytes, bytes], limits: Limits
+) -> OtelctxError | None:
     if len(lines) > limits.lines or sum(len(name) + len(value) for name, value in lines) > limits.head:
         return HeadTooLarge(f"a request has at most {limits.lines} header lines and {limits.head} bytes of them")
     if method in _REFUSED_METHODS:
         return MethodRefused(f"{method} is not for this server")
     names = [name for name, _ in lines]
+    if b"host" not in first and http == "1.1":  # RFC 9112 §3.2
+        return MalformedRequest("a request has a host")
     if names and (b"" in names or not _NAMES.fullmatch(b",".join(names)) or b"," in b"".join(names)):
         return MalformedRequest("a header's name has characters that have no place in one")
     if _BAD_VALUE.search(b"".join([value for _, value in lines])):

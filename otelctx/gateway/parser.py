@@ -41,6 +41,7 @@ class ResponseParser:
     __slots__ = (
         "_bodiless",
         "_chunks",
+        "_coded",
         "_framed",
         "_headers",
         "_over",
@@ -61,6 +62,7 @@ class ResponseParser:
         self._chunks: deque[bytes] = deque()
         self._headers: Headers = []
         self._room = MAX_HEAD
+        self._coded = False  # in a way that nobody here has asked for or can undo
         self._framed = False  # the response says where it ends
         self._over = False  # what llhttp reads now comes after the end
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -79,6 +81,8 @@ class ResponseParser:
             raise BadResponse(f"the upstream's response is not HTTP: {error}") from None
         except httptools.HttpParserUpgrade:
             raise BadResponse("the upstream has switched protocols without being asked") from None
+        if self._coded:
+            raise BadResponse("the upstream's response has a transfer coding other than chunked")
         if self.head is None:
             # Bytes, and not lines: what llhttp holds of a line that is not complete is seen by no callback.
             self._room -= len(data)
@@ -126,6 +130,7 @@ class ResponseParser:
         if 100 <= status < 200:
             return
         self.head = Head(status, self._parser.get_http_version(), self._headers)
+        self._coded = any(n == b"transfer-encoding" and v.strip().lower() != b"chunked" for n, v in self._headers)
         self._framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
         if self._bodiless or status in _BODILESS:
             self._end()

@@ -26,11 +26,16 @@ _LINGER: Final = 1  # seconds that uvicorn itself waits for what is left
 _KEEP: Final = 75  # seconds for an idle connection: longer than what usually stands in front keeps its own
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\n"
+_BAD: Final = b"HTTP/1.1 400 Bad Request\r\n"
 _END: Final = b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """uvicorn's, with bounds for a head that doesn't end, without trailers, and with the request target as it came."""
+    """uvicorn's, with bounds for a head that doesn't end, without trailers, and with the request target as it came.
+
+    A handshake of a websocket is refused if it has a body, after which uvicorn would wait for nothing for ever, or if a
+    request before it is not answered yet: the two answers would be written into each other.
+    """
 
     _reading = True
     _head = 0
@@ -64,9 +69,20 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._reading = False
         self._disarm()
+        if self.parser.should_upgrade() and self._should_upgrade() and not self._may_upgrade():
+            self._refuse(_BAD)
+            return
         super().on_headers_complete()
         scope: Any = self.scope
         scope["extensions"] = {TARGET: self.url}
+
+    def handle_websocket_upgrade(self) -> None:
+        if not self.transport.is_closing():
+            super().handle_websocket_upgrade()
+
+    def _may_upgrade(self) -> bool:
+        body = any(n == b"transfer-encoding" or (n == b"content-length" and v != b"0") for n, v in self.headers)
+        return not body and (self.cycle is None or self.cycle.response_complete)
 
     def _arm(self) -> None:
         self._deadline = self.loop.call_later(HEAD_WITHIN, self._refuse, _TOO_SLOW)

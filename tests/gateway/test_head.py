@@ -32,8 +32,10 @@ def scope(*headers: tuple[bytes, bytes], **more: Any) -> dict[str, Any]:
     made = {
         "type": "http", "method": "POST", "scheme": "http", "http_version": "1.1", "path": "/", "raw_path": b"/",
         "query_string": b"", "headers": list(headers), "client": ("10.0.0.9", 5),
-    }  # fmt: skip
-    return made | more
+    } | more  # fmt: skip
+    if made["http_version"] == "1.1" and not any(name.lower() == b"host" for name, _ in headers):
+        made["headers"].append((b"host", b"edge.example"))
+    return made
 
 
 def head(*headers: tuple[bytes, bytes], proxy: bool = False, **more: Any) -> RequestHead:
@@ -164,6 +166,12 @@ def test_the_target_is_that_of_the_request_line_where_the_server_tells(
     assert head(raw_path=raw_path, path="/p", query_string=query, extensions=extensions).target == expected
 
 
+def test_a_request_names_a_host_unless_it_is_of_an_age_before_that() -> None:
+    with pytest.raises(MalformedRequest, match="host"):
+        read(scope() | {"headers": []}, Limits(), proxy=False, pseudonym=b"p")
+    assert read(scope(http_version="1.0"), Limits(), proxy=False, pseudonym=b"p").host == b""
+
+
 def test_only_options_is_about_no_resource() -> None:
     assert head(method="OPTIONS", raw_path=b"*", extensions={"otelctx.target": b"*"}).target == b"*"
     for method in ("GET", "POST", "options"):
@@ -194,14 +202,15 @@ def test_what_is_about_no_resource_is_about_the_upstreams_own_path() -> None:
 
 def test_bounds_are_exact() -> None:
     limits = Limits(lines=2, head=20, target=5, body=9)
-    ok = scope((b"x", b"1" * 9), (b"y", b"2" * 9), raw_path=b"/1234")
+    old = {"http_version": "1.0"}  # which need not name a host
+    ok = scope((b"x", b"1" * 9), (b"y", b"2" * 9), raw_path=b"/1234", **old)
     assert read(ok, limits, proxy=False, pseudonym=b"p").target == b"/1234"
     for wrong, status in (
-        (scope((b"x", b"1" * 9), (b"y", b"2" * 10)), 431),
-        (scope(*[(b"x", b"")] * 3), 431),
-        (scope(raw_path=b"/12345"), 400),
-        (scope((b"content-length", b"10")), 413),
-        (scope((b"content-length", b"1" * 5)), 413),
+        (scope((b"x", b"1" * 9), (b"y", b"2" * 10), **old), 431),
+        (scope(*[(b"x", b"")] * 3, **old), 431),
+        (scope(raw_path=b"/12345", **old), 400),
+        (scope((b"content-length", b"10"), **old), 413),
+        (scope((b"content-length", b"1" * 5), **old), 413),
     ):
         with pytest.raises(OtelctxError) as caught:
             read(wrong, limits, proxy=False, pseudonym=b"p")

@@ -44,6 +44,16 @@ def test_a_head_that_is_finished_in_time_may_have_a_slow_body_and_a_next_request
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
+def test_the_head_of_a_later_request_has_to_end_too(shared: Any, monkeypatch: pytest.MonkeyPatch, workers: Any) -> None:
+    monkeypatch.setattr(module, "HEAD_WITHIN", 0.5)
+    with socket.create_connection(("127.0.0.1", shared.port), timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: e\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"GET /again HTTP/1.1\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")
+    assert len(workers[0].seen) == 1
+
+
 def test_while_it_drains_what_runs_finishes_and_nothing_new_begins(client: Any, edge: Any, workers: Any) -> None:
     import asyncio
 

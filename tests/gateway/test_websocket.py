@@ -152,6 +152,42 @@ def test_what_goes_wrong_before_the_handshake_is_json(
     assert code.encode() in bytes(caught.value.response.body or b"")
 
 
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nhost: e\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"content-length: 5\r\n\r\nhello",
+        b"content-length: 5\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+def test_a_handshake_with_a_body_is_refused_at_once(shared: Any, workers: Any, rest: bytes) -> None:
+    """Else its connection would stay open with nothing to wait for and nobody to end it."""
+    assert shared.talk(HANDSHAKE + rest, within=60).startswith(b"HTTP/1.1 400 ")
+    assert workers[0].seen == []
+
+
+def test_a_handshake_waits_for_no_answer_before_it(shared: Any, workers: Any) -> None:
+    """Two answers are never written into each other; who sends both at once gets an end."""
+    released = threading.Event()
+
+    async def slow(request: Any) -> None:
+        await asyncio.to_thread(released.wait, 60)
+        await request.answer(b"late")
+
+    workers[0].handler = slow
+    try:
+        got = shared.talk(b"GET / HTTP/1.1\r\nhost: e\r\n\r\n" + HANDSHAKE + b"\r\n", within=60)
+    finally:
+        released.set()
+    assert got == b""
+
+
 def test_a_message_over_the_bound_closes(edge: Any, workers: Any) -> None:
     workers[0].sockets = echo
     running = edge([workers[0].url], options=Options(health_path="", max_message=1000))

@@ -60,6 +60,16 @@ def test_the_next_turn_continues_its_row() -> None:
     assert bench.run([1, 2, 3, 4], own=row) == (row, 3)
 
 
+def test_of_rows_that_share_as_much_a_session_continues_its_own() -> None:
+    """The other one is another conversation's, which would lose what it holds beyond the common beginning."""
+    bench = Bench(rows=2)
+    first, _ = bench.run([1, 2, 3, 4, 5])
+    second, _ = bench.run([1, 2, 3, 4, 6])
+    assert first < second
+    assert bench.run([1, 2, 3, 4, 7], own=second) == (second, 4)
+    assert bench.rows.tokens(first).tolist() == [1, 2, 3, 4, 5]
+
+
 def test_at_least_one_token_is_left_to_feed() -> None:
     bench = Bench()
     row, _ = bench.run([1, 2, 3])
