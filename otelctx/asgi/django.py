@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
-from otelctx.asgi.mounts import mounted
-from otelctx.asgi.route import set_route
+from otelctx.asgi.route import name_route
 
 __all__ = ["RouteMiddleware", "template"]
 
@@ -50,9 +49,7 @@ class RouteMiddleware:
 def _view(request: Any, view: object, args: object, kwargs: object) -> None:
     route = getattr(request.resolver_match, "route", None)
     if isinstance(route, str):
-        found = mounted(getattr(request, "scope", _NO_SCOPE), template(route))
-        if found is not None:
-            set_route(found)
+        name_route(getattr(request, "scope", _NO_SCOPE), template(route))
 
 
 async def _aview(request: Any, view: object, args: object, kwargs: object) -> None:

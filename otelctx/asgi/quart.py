@@ -11,8 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, TypeVar
 
-from otelctx.asgi.mounts import mounted
-from otelctx.asgi.route import set_route
+from otelctx.asgi.route import name_route
 from otelctx.errors import ConfigError
 
 __all__ = ["name_routes"]
@@ -48,8 +47,14 @@ async def _websocket_started(sender: object, **_: object) -> None:
 def _name(request: Any, adapter: Any) -> None:
     rule = request.url_rule
     if rule is None and (methods := getattr(request.routing_exception, "valid_methods", None)):
-        rule, _ = adapter.match(method=methods[0], return_rule=True)  # it exists, and takes other methods
+        rule = _of_another_method(adapter, methods[0])
     if rule is not None:
-        found = mounted(request.scope, rule.rule)
-        if found is not None:
-            set_route(found)
+        name_route(request.scope, rule.rule)
+
+
+def _of_another_method(adapter: Any, method: str) -> Any:
+    """The rule that exists, and takes other methods than the request's."""
+    try:
+        return adapter.match(method=method, return_rule=True)[0]
+    except Exception:  # it may be a redirect for that one, which werkzeug raises
+        return None

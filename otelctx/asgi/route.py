@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 from otelctx.asgi.mounts import leaf, mounted
 from otelctx.telemetry.events import server_span
 
-__all__ = ["route_of", "set_route"]
+__all__ = ["name_route", "route_of", "set_route"]
 
 
 def set_route(route: str, context: Context | None = None) -> None:
@@ -28,6 +28,16 @@ def set_route(route: str, context: Context | None = None) -> None:
     span = server_span(context)
     if span is not None and hasattr(span, "route"):
         span.route = route
+
+
+def name_route(scope: Mapping[str, Any], template: str) -> None:
+    """:func:`set_route` with what is mounted before ``template``. Never raises, as it is called within a request."""
+    try:
+        found = mounted(scope, template)
+    except Exception:
+        return
+    if found is not None:
+        set_route(found)
 
 
 def route_of(scope: Mapping[str, Any]) -> str | None:

@@ -154,7 +154,7 @@ async def test_without_the_middleware_there_is_no_route(rig: Any) -> None:
 async def test_the_middleware_costs_no_change_of_thread(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Django runs a view middleware that is a plain function in another thread when the handler is async."""
     threads: list[threading.Thread] = []
-    monkeypatch.setattr("otelctx.asgi.django.set_route", lambda route: threads.append(threading.current_thread()))
+    monkeypatch.setattr("otelctx.asgi.django.name_route", lambda *_: threads.append(threading.current_thread()))
     for url in ("/users/7/", "/sync/7/"):
         await ask(rig, get_asgi_application(), "GET", url)
     assert threads == [threading.main_thread()] * 2

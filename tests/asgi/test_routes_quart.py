@@ -105,6 +105,7 @@ async def ask(r: Any, method: str, path: str, headers: dict[str, str] | None = N
         ("HEAD", "/users/7", 200, "/users/<int:user_id>"),
         ("OPTIONS", "/users/7", 200, "/users/<int:user_id>"),
         ("DELETE", "/users/7", 405, "/users/<int:user_id>"),
+        ("DELETE", "/tenants/acme//shop/items/x", 405, None),  # of a GET it would have been a redirect
         ("GET", "/sync/x", 200, "/sync/<name>"),
         ("GET", "/boom", 500, "/boom"),
         ("GET", "/gone/a/b", 410, "/gone/<path:what>"),
