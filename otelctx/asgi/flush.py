@@ -52,14 +52,16 @@ async def flush_aside() -> None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # trio's: it has nothing else to do by then
-        flush()
+        _quietly(flush)
         return
     flushed = asyncio.Event()
 
     def run() -> None:
-        flush()
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(flushed.set)
+        try:
+            _quietly(flush)
+        finally:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(flushed.set)
 
     # Of its own and no worker of the loop's pool, for whose end the loop's own end would wait.
     with suppress(RuntimeError):  # there may be no more threads to be had: then nothing can be sent

@@ -46,8 +46,9 @@ def configure(
     Providers that are set already are reused. Otherwise the SDK's configurator makes them from the ``OTEL_*``
     variables, with OTLP over gRPC where those say nothing; ``OTEL_SERVICE_NAME`` goes before ``service_name``. Our
     propagator is added to the global one, never put in its place, and each span gets the ``session.id`` that is current
-    where it starts. ``events`` is how context-window events are emitted (``OTELCTX_EVENTS`` by default); ``logs=False``
-    leaves the standard library's logging alone, and ``log_level``, such as ``"WARNING"``, exports from there upwards.
+    where it starts. ``events`` is how context-window events are emitted (``OTELCTX_EVENTS`` by default; to be changed by
+    a later call); ``logs=False`` leaves the standard library's logging alone, and ``log_level``, such as ``"WARNING"``,
+    exports from there upwards.
 
     At the end of the process what waits is delivered, at SIGTERM too unless the application handles that itself. With
     ``OTEL_SDK_DISABLED=true`` there are no providers. Without ``configure()``, context flows all the same. Raises
@@ -57,7 +58,7 @@ def configure(
     with _lock:
         if _handle is None:
             settings = Settings.load()
-            telemetry_events.set_mode(events or settings.events)
+            _set_events(events or settings.events)
             if isinstance(log_level, str) and log_level.upper() not in logging.getLevelNamesMapping():
                 raise ConfigError(f"log_level is {log_level!r}; it takes {', '.join(logging.getLevelNamesMapping())}")
             _handle, _name = _set_up(service_name), service_name
@@ -67,11 +68,20 @@ def configure(
         elif _handle.down:
             _log.warning("telemetry has been shut down; OpenTelemetry takes no second provider in a process")
         elif not _handle.disabled:
+            if events is not None:  # zero code may have been first, and knows nothing of it
+                _set_events(events)
             _at_sigterm(_handle)  # a server of workers may have taken it away
             if service_name in (None, _name):
                 return _handle
             _log.warning("configure(%r) does nothing: this process is configured as %r", service_name, _name)
         return _handle
+
+
+def _set_events(mode: telemetry_events.Mode) -> None:
+    try:
+        telemetry_events.set_mode(mode)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _set_up(service_name: str | None) -> Handle:

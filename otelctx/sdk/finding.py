@@ -15,11 +15,14 @@ __all__ = ["find_pipelines", "readers"]
 
 # What holds all processors of a provider of spans, and of one of log records.
 _ROOTS: Final = ("_active_span_processor", "_multi_log_record_processor")
+# What is looked at of what the SDK queues with. Without all of it nothing is wrapped: an error in there would be raised
+# where a span ends.
+_BATCH: Final = ("_exporter", "_queue", "_shutdown", "_export_lock", "emit")
 
 
 def find_pipelines(signal: Signal, provider: Any) -> list[Pipeline]:
     """Those of ``provider``, each watched from the first time that it is found."""
-    return list(_FINDERS[signal](signal, provider))
+    return [found for found in _FINDERS[signal](signal, provider) if found is not None]
 
 
 def readers(provider: Any) -> list[Any]:
@@ -29,33 +32,36 @@ def readers(provider: Any) -> list[Any]:
     return list(found)
 
 
-def _behind_processors(signal: Signal, provider: Any) -> Iterator[Pipeline]:
+def _behind_processors(signal: Signal, provider: Any) -> Iterator[Pipeline | None]:
     waiting: list[Any] = [getattr(provider, name, None) for name in _ROOTS]
     while waiting:
         processor = waiting.pop(0)
         waiting += getattr(processor, "_span_processors", ())
         waiting += getattr(processor, "_log_record_processors", ())
         batch: Any = getattr(processor, "_batch_processor", None)
-        if hasattr(batch, "_exporter") and hasattr(batch, "_queue"):
+        if all(hasattr(batch, name) for name in _BATCH):
             yield _watched(signal, batch._exporter, batch)
             continue
         exporter = getattr(processor, "span_exporter", None) or getattr(processor, "_exporter", None)
         if hasattr(exporter, "export"):
-            yield _watched(signal, exporter, direct=True)
+            yield _watched(signal, exporter, direct=batch is None)
 
 
-def _behind_readers(signal: Signal, provider: Any) -> Iterator[Pipeline]:
+def _behind_readers(signal: Signal, provider: Any) -> Iterator[Pipeline | None]:
     for reader in readers(provider):
         exporter = getattr(reader, "_exporter", None)
         if hasattr(exporter, "export"):
             yield _watched(signal, exporter)
 
 
-def _watched(signal: Signal, exporter: Any, batch: Any = None, *, direct: bool = False) -> Pipeline:
-    return pipeline_of(exporter) or Pipeline(signal, exporter, batch, direct=direct)
+def _watched(signal: Signal, exporter: Any, batch: Any = None, *, direct: bool = False) -> Pipeline | None:
+    try:
+        return pipeline_of(exporter) or Pipeline(signal, exporter, batch, direct=direct)
+    except AttributeError:  # of somebody's own, with slots or frozen: nothing can be put on it
+        return None
 
 
-_FINDERS: Final[dict[Signal, Callable[[Signal, Any], Iterator[Pipeline]]]] = {
+_FINDERS: Final[dict[Signal, Callable[[Signal, Any], Iterator[Pipeline | None]]]] = {
     "traces": _behind_processors,
     "metrics": _behind_readers,
     "logs": _behind_processors,

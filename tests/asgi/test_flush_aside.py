@@ -105,6 +105,16 @@ async def test_where_no_thread_can_be_had_the_end_is_not_held_up(slow: Slow, mon
     assert not slow.began.is_set()
 
 
+async def test_a_flush_that_fails_holds_nobody_up(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there is room for one more thread, and not for the three that send."""
+
+    def fails() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "flush", fails)
+    await asyncio.wait_for(flush_aside(), 60)
+
+
 def test_under_a_loop_that_is_not_asyncios_it_is_flushed_all_the_same(slow: Slow) -> None:
     slow.let_go.set()
     coroutine = flush_aside()

@@ -112,6 +112,24 @@ def test_a_sdk_that_is_switched_off_makes_no_providers_and_context_still_flows(r
     ]
 
 
+def test_what_goes_to_the_console_is_no_failure_and_is_not_asked_for_an_answer(run: Any) -> None:
+    out = run(
+        """
+        from opentelemetry import trace
+        from otelctx.sdk.configure import configure
+        handle = configure("x", logs=False)
+        trace.get_tracer("app").start_span("to be seen").end()
+        check = handle.check()
+        print("check:", check.ok, [s.state for s in check.signals], handle.shutdown(), handle.dropped())
+        """,
+        OTEL_TRACES_EXPORTER="console",
+        OTEL_METRICS_EXPORTER="console",
+        OTEL_LOGS_EXPORTER="console",
+    )
+    assert '"name": "to be seen"' in out
+    assert "check: True ['ok', 'ok', 'ok'] True {}" in out
+
+
 REFUSED = [
     ({"OTEL_TRACES_EXPORTER": "zipkin"}, "pip install 'opentelemetry-exporter-zipkin'"),
     ({"OTEL_METRICS_EXPORTER": "nowhere"}, "OTEL_METRICS_EXPORTER takes"),

@@ -53,3 +53,23 @@ def test_the_argument_goes_before_the_variable_and_span_events_are_the_default(
         assert (log.trace_id, log.span_id, log.severity) == (span.trace_id, span.span_id, "INFO")
         assert log.attributes == {"otelctx.reason": "window", "otelctx.action": "turns"}
     assert [point.value for point in receiver.metrics("otelctx.evictions")] == [1]
+
+
+def test_a_later_call_that_says_how_is_heeded(run: Any) -> None:
+    """opentelemetry-instrument has called it before the application does."""
+    out = run(
+        """
+        from otelctx.sdk.configure import configure
+        from otelctx.telemetry import events
+        configure(logs=False)
+        modes = [events._mode]
+        configure(events="both")
+        modes.append(events._mode)
+        configure()
+        print(*modes, events._mode)
+        """,
+        OTEL_TRACES_EXPORTER="none",
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    assert out.split() == ["span", "both", "both"]

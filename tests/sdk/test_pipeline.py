@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Event
+from threading import Event, Lock
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExp
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from otelctx import semconv
 from otelctx.sdk.finding import find_pipelines
@@ -199,6 +201,52 @@ def test_exporting_on_the_event_loop_is_warned_about_once(caplog: pytest.LogCapt
     assert [r.getMessage().partition(",")[0] for r in caplog.records] == [
         "traces are exported one by one on the event loop"
     ]
+
+
+class Slotted(SpanExporter):
+    """Nothing can be put on it."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def export(self, spans: Sequence[object]) -> SpanExportResult:
+        self.seen += len(spans)
+        return SpanExportResult.SUCCESS
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "seen":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("processor", [BatchSpanProcessor, SimpleSpanProcessor])
+def test_an_exporter_that_can_not_be_watched_exports_all_the_same(processor: Any) -> None:
+    provider, exporter = TracerProvider(shutdown_on_exit=False), Slotted()
+    provider.add_span_processor(processor(exporter))
+    assert find_pipelines("traces", provider) == []
+    provider.get_tracer("test").start_span("s").end()
+    provider.shutdown()
+    assert exporter.seen == 1
+
+
+@pytest.mark.parametrize("name", ["_shutdown", "_export_lock", "_queue"])
+def test_a_queue_with_other_names_in_it_is_left_alone(name: str) -> None:
+    """Of a later version of the SDK: an error in what is wrapped would be raised where a span ends."""
+    exporter = Exporter()
+    exporter.may.set()
+    inside: Any = SimpleNamespace(
+        _exporter=exporter, _queue=deque(maxlen=1), _shutdown=False, _export_lock=Lock(), emit=list[Any]().append
+    )
+    emit = inside.emit
+    delattr(inside, name)
+    processor = SimpleNamespace(_batch_processor=inside, span_exporter=exporter)
+    provider = SimpleNamespace(_active_span_processor=SimpleNamespace(_span_processors=(processor,)))
+    (pipeline,) = find_pipelines("traces", provider)
+    assert inside.emit is emit
+    exporter.export([object()])
+    assert pipeline.delivered == 1, "what leaves is counted"
 
 
 def test_a_provider_of_another_kind_has_no_pipelines_and_breaks_nothing() -> None:
