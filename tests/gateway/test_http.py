@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from otelctx.gateway.options import Options
+
 GET = b"GET %s HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n\r\n"
 
 
@@ -186,7 +188,6 @@ def test_a_head_that_does_not_end_is_cut_off(shared: Any, workers: Any) -> None:
 
 def test_a_body_over_the_bound_is_413_by_its_length_or_on_the_way(client: Any, edge: Any, workers: Any) -> None:
     from otelctx.gateway.head import Limits
-    from otelctx.gateway.options import Options
 
     running = edge([workers[0].url], options=Options(limits=Limits(body=1000)))
     assert client.post(running.url, content=b"x" * 1001).status_code == 413

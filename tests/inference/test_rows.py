@@ -63,11 +63,11 @@ def test_the_next_turn_continues_its_row() -> None:
 def test_of_rows_that_share_as_much_a_session_continues_its_own() -> None:
     """The other one is another conversation's, which would lose what it holds beyond the common beginning."""
     bench = Bench(rows=2)
-    first, _ = bench.run([1, 2, 3, 4, 5])
-    second, _ = bench.run([1, 2, 3, 4, 6])
-    assert first < second
-    assert bench.run([1, 2, 3, 4, 7], own=second) == (second, 4)
-    assert bench.rows.tokens(first).tolist() == [1, 2, 3, 4, 5]
+    held = {bench.run(ids)[0]: ids for ids in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 6])}
+    other, own = sorted(held)
+    assert bench.run([1, 2, 3, 4, 7], own=own) == (own, 4)
+    assert bench.rows.tokens(other).tolist() == held[other]
+    assert bench.run([1, 2, 3, 4, 8], own=other) == (other, 4)
 
 
 def test_at_least_one_token_is_left_to_feed() -> None:
