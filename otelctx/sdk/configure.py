@@ -46,9 +46,9 @@ def configure(
     Providers that are set already are reused. Otherwise the SDK's configurator makes them from the ``OTEL_*``
     variables, with OTLP over gRPC where those say nothing; ``OTEL_SERVICE_NAME`` goes before ``service_name``. Our
     propagator is added to the global one, never put in its place, and each span gets the ``session.id`` that is current
-    where it starts. ``events`` is how context-window events are emitted (``OTELCTX_EVENTS`` by default; to be changed by
-    a later call); ``logs=False`` leaves the standard library's logging alone, and ``log_level``, such as ``"WARNING"``,
-    exports from there upwards.
+    where it starts. ``events`` is how context-window events are emitted: ``OTELCTX_EVENTS`` by default, and to be
+    changed by a later call. ``logs=False`` leaves the standard library's logging alone, and ``log_level``, such as
+    ``"WARNING"``, exports from there upwards.
 
     At the end of the process what waits is delivered, at SIGTERM too unless the application handles that itself. With
     ``OTEL_SDK_DISABLED=true`` there are no providers. Without ``configure()``, context flows all the same. Raises
