@@ -14,7 +14,7 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span
 
 import otelctx.semconv as semconv
 from otelctx.asgi.attributes import session_attributes
-from otelctx.asgi.headers import Inbound, extract, remote
+from otelctx.asgi.headers import FORWARDED, Inbound, extract, remote, without_ours
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Message, Scope
 from otelctx.context.current import BINDING_KEY, Binding
@@ -30,10 +30,8 @@ from otelctx.telemetry.http import count_frame
 __all__ = ["Entry"]
 
 _FRAME: Final = semconv.HEADER.encode()
-_FIRST: Final = (_FRAME[:1], _FRAME[:1].upper())
 _BAGGAGE: Final = b"baggage"
 _ACK: Final = semconv.ACK_HEADER.encode()
-_FORWARDED: Final = b"x-forwarded-for"
 _TIMEOUT: Final = semconv.TIMEOUT_HEADER.encode()
 
 
@@ -53,7 +51,7 @@ class Entry:
         self.inbound = inbound = Inbound(raw)
         peer = scope.get("client")
         client = peer[0] if peer else None
-        forwarded = inbound.joined(_FORWARDED) if _FORWARDED in inbound.first else None
+        forwarded = inbound.joined(FORWARDED) if FORWARDED in inbound.first else None
         self.told = inbound.ours or _BAGGAGE in inbound.first
         if self.told:
             self.exchange, self.context = _carried(options, node, scope, inbound, client, forwarded)
@@ -66,7 +64,7 @@ class Entry:
         self.scope: ContextScope = self.exchange.scope
         self.binding = Binding(self.scope)
         self.client = self.exchange.client
-        self.links: Sequence[Link] | None = None
+        self.links: Sequence[Link] = ()
         if not (self.exchange.trusted or options.join) and (
             (options.untrusted_trace or node.settings.untrusted_trace) == "link"
         ):
@@ -116,16 +114,13 @@ class Entry:
 
     def head(self, options: Options, method: str, message: Message) -> Message:
         """The head of the response as it goes out: with headers of ours instead of any that the application has set."""
-        given = message.get("headers")
-        headers: Headers = given if type(given) is list else list(given or ())
         outcome = self.exchange.outcome
         if outcome != "refuse":  # that one is written by the exchange itself
-            for name, _ in headers:
-                if name[:1] in _FIRST and name[: len(_FRAME)].lower() == _FRAME:
-                    headers = [line for line in headers if line[0][: len(_FRAME)].lower() != _FRAME]
-                    break
-        if outcome != "none":
-            headers = self._acked(options, method, headers)
+            message = without_ours(message)
+        if outcome == "none":
+            return message
+        given = message["headers"]
+        headers = self._acked(options, method, given)
         return message if headers is given else {**message, "headers": headers}
 
     def _acked(self, options: Options, method: str, headers: Headers) -> Headers:

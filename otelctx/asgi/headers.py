@@ -11,19 +11,21 @@ from typing import Final
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 
-from otelctx.asgi.types import Headers
+from otelctx.asgi.types import Headers, Message
 from otelctx.exchange import w3c
 from otelctx.exchange.baggage import readable
 from otelctx.semconv import HEADER
 from otelctx.telemetry.events import SPAN_KEY
 
-__all__ = ["Inbound", "extract", "remote"]
+__all__ = ["FORWARDED", "TRACEPARENT", "Inbound", "extract", "passable", "remote", "without_ours"]
 
 # Ours are hop-by-hop: the propagator and the application never see them.
 _OURS: Final = HEADER.encode()
 _BAGGAGE: Final = b"baggage"
 _TRACESTATE: Final = b"tracestate"
-_TRACEPARENT: Final = b"traceparent"
+TRACEPARENT: Final = b"traceparent"
+FORWARDED: Final = b"x-forwarded-for"
+_TELLING: Final = frozenset({_BAGGAGE, _TRACESTATE, TRACEPARENT, FORWARDED})
 _MORE: Final = (_BAGGAGE, _TRACESTATE)
 _NONE: Final[Mapping[bytes, list[bytes]]] = {}
 
@@ -31,6 +33,9 @@ _NONE: Final[Mapping[bytes, list[bytes]]] = {}
 # Names that have come in lower case, none of them ours: looked at once, and not with every request. Who fills it with
 # others makes reading headers a little slower, and nothing else.
 _usual: Final[set[bytes]] = set()
+# Those of them that say nothing to us either.
+passable: Final[set[bytes]] = set()
+_answered: Final[set[bytes]] = set()  # those that applications have answered with
 _MAX_USUAL: Final = 512
 _MAX_NAMES: Final = 1024  # bytes of all names of a request
 
@@ -90,6 +95,7 @@ def _read(raw: Headers, first: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], 
             ours = _OURS in names and any(name.startswith(_OURS) for name in first)
             if not ours and len(names) <= _MAX_NAMES and len(_usual) < _MAX_USUAL:
                 _usual.update(first)
+                passable.update(first.keys() - _TELLING)
             return first, _NONE, ours
     # Names that repeat, or a server that doesn't lower them.
     first = {}
@@ -100,10 +106,25 @@ def _read(raw: Headers, first: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], 
             repeated.setdefault(name, [first[name]]).append(value)
         else:
             first[name] = value
-    if _TRACEPARENT in repeated:
+    if TRACEPARENT in repeated:
         # Two parents contradict each other, and none is believed: the trace begins anew, as W3C's test suite has it.
-        del repeated[_TRACEPARENT], first[_TRACEPARENT]
+        del repeated[TRACEPARENT], first[TRACEPARENT]
     return first, repeated, any(name.startswith(_OURS) for name in first)
+
+
+def without_ours(message: Message) -> Message:
+    """A head or trailers of a response, without lines of ours that the application has copied from somewhere. What has
+    none is given back as it is; ``headers`` is a list in any case."""
+    given = message.get("headers")
+    headers: Headers = given if type(given) is list else list(given or ())
+    for name, _ in headers:
+        if name not in _answered:
+            if name[: len(_OURS)].lower() == _OURS:
+                headers = [line for line in headers if line[0][: len(_OURS)].lower() != _OURS]
+                break
+            if len(_answered) < _MAX_USUAL and len(name) <= _MAX_NAMES:
+                _answered.add(name)
+    return message if headers is given else {**message, "headers": headers}
 
 
 class _Getter(Getter[Inbound]):
@@ -129,7 +150,7 @@ def extract(inbound: Inbound) -> Context:
     """What the global propagator makes of it, from an empty Context. Never raises."""
     known, first = w3c.known(), inbound.first
     if known.is_w3c and _BAGGAGE not in first and _TRACESTATE not in first:
-        parent = first.get(_TRACEPARENT)
+        parent = first.get(TRACEPARENT)
         context = Context() if parent is None else w3c.parse(parent)
         if context is not None:
             return context
@@ -140,7 +161,7 @@ def extract(inbound: Inbound) -> Context:
 
 def remote(inbound: Inbound) -> Context:
     """:func:`extract` for a request of which nothing is recorded."""
-    parent = inbound.first.get(_TRACEPARENT)
+    parent = inbound.first.get(TRACEPARENT)
     if parent is not None and w3c.known().is_w3c and inbound.first.keys().isdisjoint(_MORE):
         return Context({SPAN_KEY: w3c.Remote(parent)})
     return extract(inbound)

@@ -6,13 +6,14 @@ from typing import Final
 
 from otelctx.asgi.answer import Answer, answer_to, refuse
 from otelctx.asgi.entry import Entry
+from otelctx.asgi.headers import without_ours
 from otelctx.asgi.options import Options
 from otelctx.asgi.quiet import Quiet
 from otelctx.asgi.recording import Recording
-from otelctx.asgi.stream import START
+from otelctx.asgi.stream import START, TRAILERS
 from otelctx.asgi.types import Message, Receive, Scope, Send
 from otelctx.telemetry.http import error_type, record_exception
-from otelctx.telemetry.instruments import Sinks
+from otelctx.telemetry.sinks import Sinks
 
 __all__ = ["HttpRequest", "begin", "is_cancellation", "is_disconnect"]
 
@@ -42,7 +43,7 @@ def begin(
     if sinks is None:
         return Quiet(options, scope, receive, send, entry, entry.inside(None))
     request = HttpRequest(options, scope, receive, send, entry, sinks)
-    if not options.metrics and not request.kept:  # not sampled, and not measured either
+    if sinks.mute and not request.kept:  # not sampled, and not measured either
         return Quiet(options, scope, receive, send, entry, request.context)
     return request
 
@@ -73,6 +74,8 @@ class HttpRequest(Recording):
             except OSError:
                 self.disconnected = True
                 raise
+        if message["type"] == TRAILERS:
+            message = without_ours(message)
         complete = False
         if self.status is None and message["type"] == START:
             self.start(message)

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from sys import modules
 from typing import Any, Final, Literal
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from otelctx.asgi.answer import respond
+from otelctx.asgi.answer import answer_to, respond
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.flush import flushing
+from otelctx.asgi.headers import without_ours
 from otelctx.asgi.http import HttpRequest, begin
 from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
 from otelctx.asgi.others import CONTRIB, STARLETTE, arrange, other_instrumentor, outside
+from otelctx.asgi.passing import EXCHANGE, exchange_of, passing
 from otelctx.asgi.quiet import Quiet
-from otelctx.asgi.types import App, Receive, Scope, Send
+from otelctx.asgi.stream import BODY, START
+from otelctx.asgi.types import App, Message, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
-from otelctx.context.current import attach_bound, detach
+from otelctx.context.current import attach_bound, detach, enter_binding, enter_context, leave_binding, leave_context
 from otelctx.exchange.node import Node, default_node
-from otelctx.telemetry.instruments import Sinks, instruments, sinks
+from otelctx.telemetry.failure import broken
+from otelctx.telemetry.instruments import instruments
+from otelctx.telemetry.sinks import Outlet, Sinks
 
-__all__ = ["EXCHANGE", "ContextMiddleware", "wrap"]
+__all__ = ["ContextMiddleware", "exchange_of", "wrap"]
 
 _log = logging.getLogger(__name__)
 
-# The request's ServerExchange, for layers further in; also how a middleware knows that it is inside another.
-EXCHANGE: Final = "otelctx.exchange"
 _FASTAPI: Final = "fastapi.telemetry"  # FastAPI traces by itself unless this is in the scope
 _HANDLERS: Final[dict[str, Callable[..., HttpRequest | Quiet | WebSocket]]] = {"http": begin, "websocket": WebSocket}
 
@@ -59,7 +62,7 @@ class ContextMiddleware:
     that do.
     """
 
-    __slots__ = ("_joined", "_node", "_options", "app")
+    __slots__ = ("_joined", "_node", "_options", "_outlet", "app")
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class ContextMiddleware:
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
         )
+        self._outlet = Outlet(tracer_provider, meter_provider, metrics=metrics)
         if self._options.suppress:
             silence(app)
         self._joined = replace(self._options, join=True, outer=True)
@@ -107,33 +111,80 @@ class ContextMiddleware:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = _HANDLERS.get(scope["type"])
-        if handler is None or EXCHANGE in scope:
-            if handler is None:
-                arrange(EXCHANGE)  # a lifespan comes before all requests: what has been loaded by now is in time
-                if scope["type"] == "lifespan":
-                    send = flushing(scope, send)
-            await self.app(scope, receive, send)
+        if EXCHANGE in scope or scope["type"] not in _HANDLERS:
+            await self._aside(scope, receive, send)
             return
         settings = self._options
-        if CONTRIB in sys.modules or STARLETTE in scope:
+        if CONTRIB in modules or STARLETTE in scope:
             settings = self._beside(scope)
         if settings.suppress:
             scope.setdefault(_FASTAPI, None)
             scope[STARLETTE] = True
         node = self._node or default_node()
-        recorder = _recorder(settings, scope)
+        excluded = settings.excluded
+        sinks = None if excluded is not None and excluded(scope["path"]) else self._outlet.fixed or self._outlet.now()
+        if (
+            not (sinks is None or sinks.passes)
+            or settings.join
+            or scope["type"] != "http"
+            or (context := passing(settings, node, scope, sinks)) is None
+        ):
+            await self._serve(settings, node, scope, receive, send, sinks)
+            return
+        made = scope[EXCHANGE]
+        started = False
+
+        def answer(message: Message) -> Awaitable[None]:
+            nonlocal started
+            if message["type"] != BODY:
+                started = started or message["type"] == START
+                message = without_ours(message)
+            return send(message)
+
+        # Always: a server may give each request of a connection the Context of the first one.
+        outer, before = enter_context(context), enter_binding(made)
+        try:
+            await self.app(scope, receive, answer)
+        except BaseException as error:
+            if started or (said := answer_to(error)) is None:
+                raise
+            await respond(answer, *said)
+        finally:
+            try:
+                leave_binding(before)
+            except ValueError:  # see detach()
+                pass
+            else:
+                leave_context(outer)
+            scope.pop(EXCHANGE, None)
+            made.closed = True
+            if made.made is not None:
+                made.close(settings.meter_provider)
+
+    async def _aside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What is not ours to record: a lifespan, a scope of a type to come, a request that is inside of another."""
+        if scope["type"] not in _HANDLERS:
+            arrange(EXCHANGE)  # a lifespan comes before all requests: what has been loaded by now is in time
+            if scope["type"] == "lifespan":
+                send = flushing(scope, send)
+        await self.app(scope, receive, send)
+
+    async def _serve(
+        self, settings: Options, node: Node, scope: Scope, receive: Receive, send: Send, sinks: Sinks | None
+    ) -> None:
+        """A request of which something is recorded, or that brings something of ours."""
+        recorder = _recorder(settings, scope, sinks)
         entry = Entry(settings, node, scope, recorder is None)
         if node.shared is not None:
             await entry.settle()
         scope[EXCHANGE] = exchange = entry.exchange
-        request = handler(settings, scope, receive, send, entry, recorder)
+        request = _begin(settings, scope, receive, send, entry, recorder)
         # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
         tokens = attach_bound(request.context, entry.binding)
         try:
             try:
                 if exchange.outcome != "none":
-                    entry.report(settings, request.span, request.context)
+                    _report(entry, settings, request)
                 if exchange.outcome == "refuse":
                     await request.refuse()
                 else:
@@ -156,15 +207,30 @@ class ContextMiddleware:
         return self._joined if outside(scope, native=self._options.suppress) else self._options
 
 
-def _recorder(settings: Options, scope: Scope) -> Sinks | None:
-    """Where this request's telemetry goes; ``None`` if its path is excluded or nobody would keep any."""
-    if settings.excluded is not None and settings.excluded(scope["path"]):
-        return None
-    found = sinks(settings.tracer_provider, settings.meter_provider)
+def _recorder(settings: Options, scope: Scope, sinks: Sinks | None) -> Sinks | None:
+    """``sinks`` if anybody keeps any of this request's telemetry."""
+    if sinks is None or settings.join:
+        return sinks
     # A websocket has no point in any metric.
-    if found.deaf and (found.mute or not settings.metrics or scope["type"] == "websocket") and not settings.join:
-        return None
-    return found
+    return None if sinks.deaf and (sinks.mute or scope["type"] == "websocket") else sinks
+
+
+def _report(entry: Entry, settings: Options, request: HttpRequest | Quiet | WebSocket) -> None:
+    try:
+        entry.report(settings, request.span, request.context)
+    except Exception as error:  # a log processor's
+        broken("an event", error)
+
+
+def _begin(
+    settings: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, sinks: Sinks | None
+) -> HttpRequest | Quiet | WebSocket:
+    begin = _HANDLERS[scope["type"]]
+    try:
+        return begin(settings, scope, receive, send, entry, sinks)
+    except Exception as error:  # a sampler's, a span processor's: anybody's code
+        broken("the start of a request's telemetry", error)
+        return begin(settings, scope, receive, send, entry, None)
 
 
 def wrap(app: App, **options: Any) -> ContextMiddleware:

@@ -8,8 +8,9 @@ from opentelemetry.context import Context
 
 from otelctx.asgi.answer import Answer, answer_to, refuse
 from otelctx.asgi.entry import Entry
+from otelctx.asgi.headers import without_ours
 from otelctx.asgi.options import Options
-from otelctx.asgi.stream import START
+from otelctx.asgi.stream import START, TRAILERS
 from otelctx.asgi.types import Message, Receive, Scope, Send
 
 __all__ = ["Quiet"]
@@ -40,6 +41,8 @@ class Quiet:
         if not self._started and message["type"] == START:
             self._started = True
             message = self._entry.head(self._options, self._scope["method"], message)
+        elif message["type"] == TRAILERS:
+            message = without_ours(message)
         return self._send(message)
 
     def failed(self, error: BaseException) -> Answer | None:

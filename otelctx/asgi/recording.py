@@ -12,23 +12,27 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 import otelctx.semconv as semconv
 from otelctx.asgi.attributes import Kind, kind_of, session_attributes, start_attributes
 from otelctx.asgi.entry import Entry
+from otelctx.asgi.headers import TRACEPARENT
 from otelctx.asgi.options import Options
 from otelctx.asgi.route import route_of
 from otelctx.asgi.server_span import ServerSpan
 from otelctx.asgi.sizes import Sizes
 from otelctx.asgi.stream import Progress
 from otelctx.asgi.types import Receive, Scope, Send
-from otelctx.telemetry.instruments import Sinks
+from otelctx.telemetry.failure import broken
+from otelctx.telemetry.sinks import Sinks
 
 __all__ = ["Recording", "open_span"]
 
 _SERVER: Final = SpanKind.SERVER  # to look up a member of an enum takes as long as to call a function
 
 
-def open_span(options: Options, scope: Scope, entry: Entry, own: Tracer, kind: Kind) -> Span:
-    """Start the SERVER span, or join the current one."""
+def open_span(options: Options, scope: Scope, entry: Entry, own: Tracer, kind: Kind, *, unseen: bool = False) -> Span:
+    """Start the SERVER span, or join the current one. ``unseen``: nobody will look at its attributes."""
     if options.join:
         return trace.get_current_span()
+    if unseen:
+        return own.start_span(kind.name, entry.context, _SERVER, None, entry.links)
     attributes = start_attributes(kind, scope, entry.client)
     if entry.told:
         entry.describe(attributes)
@@ -73,11 +77,14 @@ class Recording(Progress):
         self._entry = entry
         self._sinks = sinks
         self._kind = kind = kind_of(scope, entry.inbound)
-        self._span = span = open_span(options, scope, entry, sinks.tracer, kind)
+        unseen = (
+            sinks.deaf or sinks.drops.all or (sinks.drops.unsampled and sinks.drops.by(entry.inbound.get(TRACEPARENT)))
+        )
+        self._span = span = open_span(options, scope, entry, sinks.tracer, kind, unseen=unseen)
         self.span = seen = ServerSpan(span)
         self.context: Context = entry.inside(seen)
         self._bucket: set[object] | None = None  # where it counts as active, if there are metrics
-        if options.metrics:
+        if not sinks.mute:
             self._bucket = bucket = sinks.instruments.active.bucket(kind.method, kind.scheme)
             bucket.add(self)
         self._sizes: Sizes | None = None
@@ -124,12 +131,18 @@ class Recording(Progress):
         route = self.span.route or route_of(self._scope)
         if self._bucket is not None:
             self._bucket.discard(self)
-            self._measure(duration, status, error, route)
+            try:
+                self._measure(duration, status, error, route)
+            except Exception as raised:  # of a meter that is not the SDK's
+                broken("a measurement", raised)
         recorded = self._span.is_recording()
         if recorded:
             self._describe(status, error, route, self.disconnected)
         if not self._options.join:
-            self._span.end(self._ended_at)
+            try:
+                self._span.end(self._ended_at)
+            except Exception as raised:  # a span processor's
+                broken("the end of a span", raised)
             if recorded:
                 name = self._kind.name
                 self.span.ended(self._sinks.tracer, name if route is None else f"{name} {route}", self._entry.scope)

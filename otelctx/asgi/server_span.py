@@ -19,6 +19,7 @@ from opentelemetry.util.types import AttributeValue
 import otelctx.semconv as semconv
 from otelctx.asgi.attributes import session_attributes
 from otelctx.context.scope import Scope
+from otelctx.telemetry.failure import end, start
 
 __all__ = ["ServerSpan"]
 
@@ -71,7 +72,7 @@ class ServerSpan(Span):
 
     def _over(self, span: Span) -> None:
         """The linked span ends; from now on there is its context for children, and nothing to record on."""
-        span.end()
+        end(span)
         self._target = NonRecordingSpan(span.get_span_context())
 
     def _span(self) -> Span:
@@ -81,8 +82,8 @@ class ServerSpan(Span):
             if self._target is None:
                 tracer, name, scope = self._background
                 link = Link(self._ended.get_span_context())
-                self._target = tracer.start_span(
-                    f"{name} background", Context(), SpanKind.INTERNAL, session_attributes(scope), [link]
+                self._target = start(
+                    tracer, f"{name} background", Context(), SpanKind.INTERNAL, session_attributes(scope), link
                 )
                 if self._closed:  # a task that outlives the application's call: nobody is left to end it
                     self._over(self._target)

@@ -6,17 +6,18 @@ from typing import Final
 
 from otelctx.asgi.types import Message
 
-__all__ = ["Progress"]
+__all__ = ["BODY", "START", "TRAILERS", "Progress"]
 
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
+TRAILERS: Final = "http.response.trailers"
 
 # message type → (counts as a chunk of the body, the key that says that more of it follows)
 _PARTS: Final[dict[str, tuple[int, str]]] = {
     BODY: (1, "more_body"),
     "http.response.zerocopysend": (1, "more_body"),
     "http.response.pathsend": (1, ""),  # the whole body is one file
-    "http.response.trailers": (0, "more_trailers"),
+    TRAILERS: (0, "more_trailers"),
 }
 
 

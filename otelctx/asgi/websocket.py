@@ -20,8 +20,9 @@ from otelctx.asgi.recording import open_span
 from otelctx.asgi.route import route_of
 from otelctx.asgi.server_span import ServerSpan
 from otelctx.asgi.types import Message, Receive, Scope, Send
+from otelctx.telemetry.failure import end, start
 from otelctx.telemetry.http import error_type, record_exception
-from otelctx.telemetry.instruments import Sinks
+from otelctx.telemetry.sinks import Sinks
 
 __all__ = ["WebSocket"]
 
@@ -86,10 +87,10 @@ class Connection:
         if status != _SWITCHING:
             self._finish(span)
             return
-        span.end()
+        end(span)
         name = "websocket" if route is None else f"websocket {route}"
         link = Link(span.get_span_context())
-        self._connection = self._tracer.start_span(name, Context(), SpanKind.INTERNAL, values, [link])
+        self._connection = start(self._tracer, name, Context(), SpanKind.INTERNAL, values, link)
         self.span.hand_over(self._connection)
 
     def close(self, error: str | None) -> None:
@@ -112,7 +113,7 @@ class Connection:
 
     def _finish(self, span: Span) -> None:
         recorded = span.is_recording()
-        span.end()
+        end(span)
         if recorded:
             self.span.ended(self._tracer, self._name, self._entry.scope)
 

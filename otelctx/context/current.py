@@ -7,15 +7,16 @@ replace the first by a Context that they have just extracted from the request's 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from contextvars import Token as VarToken
 from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
+from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
 
 from otelctx.context.keys import KeyRegistry, KeySpec, Rule, Value, Visibility, check
 from otelctx.context.scope import Scope, Token
@@ -40,6 +41,10 @@ __all__ = [
     "attach_bound",
     "current_scope",
     "detach",
+    "enter_binding",
+    "enter_context",
+    "leave_binding",
+    "leave_context",
     "session",
     "snapshot",
     "with_scope",
@@ -101,9 +106,30 @@ _BINDING_VAR: ContextVar[Binding | None] = ContextVar("otelctx-scope", default=N
 Attached = tuple["VarToken[Context]", "VarToken[Binding | None]"]
 
 
+def _in_use() -> ContextVar[Context] | None:
+    """The variable that ``opentelemetry.context`` reads and writes, if it does no more than that."""
+    if type(getattr(otel_context, "_RUNTIME_CONTEXT", None)) is not ContextVarsRuntimeContext:
+        return None  # OTEL_PYTHON_CONTEXT names another one, which may do more
+    probe = Context()
+    token = otel_context.attach(probe)
+    try:
+        return next((var for var, value in copy_context().items() if value is probe), None)
+    finally:
+        otel_context.detach(token)
+
+
+_IN_USE: Final = _in_use()
+# What attach() and detach() of OpenTelemetry come to, four calls further in. A request has one of each.
+enter_context: Final[Callable[[Context], VarToken[Context]]] = otel_context.attach if _IN_USE is None else _IN_USE.set
+leave_context: Final[Callable[[VarToken[Context]], None]] = otel_context.detach if _IN_USE is None else _IN_USE.reset
+enter_binding: Final = _BINDING_VAR.set
+leave_binding: Final = _BINDING_VAR.reset
+_now: Final[Callable[[], Context]] = otel_context.get_current if _IN_USE is None else _IN_USE.get
+
+
 def current_binding(context: Context | None = None) -> Binding | None:
     """What ``context``, by default the current one, holds of ours."""
-    found = (otel_context.get_current() if context is None else context).get(BINDING_KEY)
+    found = (_now() if context is None else context).get(BINDING_KEY)
     if isinstance(found, Binding):
         return found
     return _BINDING_VAR.get() if context is None else None
@@ -136,7 +162,7 @@ def attach(context: Context, scope: Scope | None = None) -> Attached:
 
 def attach_bound(context: Context, binding: Binding) -> Attached:
     """:func:`attach` for a ``context`` that was made with ``{BINDING_KEY: binding}`` in it: one copy less a request."""
-    return otel_context.attach(context), _BINDING_VAR.set(binding)
+    return enter_context(context), enter_binding(binding)
 
 
 def detach(tokens: Attached) -> None:
@@ -148,7 +174,7 @@ def detach(tokens: Attached) -> None:
         # A generator that was left half-way is finalised in another task's context. There is nothing to undo there, and
         # OpenTelemetry's own detach would log an error for it.
         return
-    otel_context.detach(context_token)
+    leave_context(context_token)
 
 
 def _bind(binding: Binding) -> Attached:

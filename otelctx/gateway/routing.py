@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from otelctx.asgi.middleware import EXCHANGE
+from otelctx.asgi.middleware import exchange_of
 from otelctx.asgi.owner import owner_of
 from otelctx.asgi.types import Scope
 from otelctx.context.current import SESSION, current_scope
 from otelctx.errors import SessionNotFound
-from otelctx.exchange.server import ServerExchange
 from otelctx.gateway.head import RequestHead
 from otelctx.gateway.sessions import Sessions
 from otelctx.gateway.upstreams import Upstream, Upstreams
@@ -59,7 +58,7 @@ class Route:
 
     def _vouched(self, scope: Scope) -> str | None:
         """Of a client whose word on its context is taken."""
-        exchange: ServerExchange | None = scope.get(EXCHANGE)
+        exchange = exchange_of(scope)
         if exchange is None or not exchange.trusted:
             return None
         return exchange.scope.state.session_id
@@ -79,6 +78,6 @@ def _mints(scope: Scope, head: RequestHead) -> bool:
     """Whether a request without a session gets one: not if its response may be cached, nor if the client is trusted
     to name its own.
     """
-    exchange: ServerExchange | None = scope.get(EXCHANGE)
+    exchange = exchange_of(scope)
     trusted = exchange is not None and exchange.trusted
     return not trusted and (scope["type"] == "websocket" or head.method not in _CACHEABLE)

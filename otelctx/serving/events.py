@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.types import Scope, Send
 
-from otelctx.asgi.middleware import EXCHANGE
+from otelctx.asgi.middleware import exchange_of
 from otelctx.errors import OtelctxError
 from otelctx.inference.turn import Chunk, TurnResult
 from otelctx.serving.disconnect import Disconnected
@@ -83,5 +83,5 @@ class EventStream:
 
 def _final_ack(scope: Scope) -> str | None:
     """What the caller's context learns at the end of a stream, whose head has long been sent."""
-    exchange = scope.get(EXCHANGE)
+    exchange = exchange_of(scope)
     return None if exchange is None else exchange.final_ack(time())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import Any, Final
 
@@ -20,10 +19,8 @@ from opentelemetry.metrics import (
     Histogram,
     Meter,
     MeterProvider,
-    NoOpHistogram,
     Observation,
 )
-from opentelemetry.trace import NoOpTracer, ProxyTracer
 
 import otelctx.semconv as semconv
 from otelctx.semconv import EVENTS, METRICS
@@ -32,16 +29,15 @@ __all__ = [
     "ActiveRequests",
     "FrameTally",
     "Instruments",
-    "Sinks",
     "after_fork",
     "instruments",
+    "is_early",
     "observe_arena",
     "observe_fragmentation",
     "observe_kv",
     "observe_pressure",
     "observe_sessions",
     "observe_upstreams",
-    "sinks",
     "tracer",
 ]
 
@@ -333,6 +329,11 @@ def instruments(meter_provider: MeterProvider | None = None) -> Instruments:
     return found
 
 
+def is_early(made: Instruments) -> bool:
+    """Whether ``made`` is the set of the API's proxy: it records nothing until a provider is set."""
+    return made is _early
+
+
 def after_fork() -> None:
     """In a forked child: what is in flight or was counted in its parent is its parent's to report."""
     global _lock
@@ -361,40 +362,4 @@ def tracer(tracer_provider: trace.TracerProvider | None = None) -> trace.Tracer:
         return last[1]
     found = provider.get_tracer(NAME, schema_url=SCHEMA_URL)
     _last_tracer = (provider, found)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Sinks:
-    """Where a request's telemetry goes. ``deaf`` to spans, ``mute`` for measurements: nobody keeps them, since there is
-    no SDK or it is disabled."""
-
-    tracer: trace.Tracer
-    instruments: Instruments
-    deaf: bool
-    mute: bool
-
-
-_last_sinks: tuple[object, object, Sinks] | None = None
-
-
-def sinks(tracer_provider: trace.TracerProvider | None, meter_provider: MeterProvider | None) -> Sinks:
-    """:func:`tracer` and :func:`instruments` at once, of the given providers or of those that are global now."""
-    global _last_sinks
-    spans = tracer_provider if tracer_provider is not None else trace.get_tracer_provider()
-    points = meter_provider if meter_provider is not None else metrics.get_meter_provider()
-    last = _last_sinks
-    if last is not None and last[0] is spans and last[1] is points:
-        return last[2]
-    own, made = tracer(spans), instruments(points)
-    # A proxy that somebody has kept forwards to what is set later; the global one is replaced then.
-    proxy = tracer_provider is None and isinstance(own, ProxyTracer)
-    found = Sinks(
-        own,
-        made,
-        deaf=isinstance(own, NoOpTracer) or proxy,
-        mute=isinstance(made.http_server_duration, NoOpHistogram) or (meter_provider is None and made is _early),
-    )
-    if tracer_provider is None or not isinstance(own, ProxyTracer):
-        _last_sinks = (spans, points, found)
     return found

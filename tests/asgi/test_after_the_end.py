@@ -122,7 +122,9 @@ async def test_a_group_of_cancellations_is_a_cancellation(rig: Any) -> None:
     assert "error.type" not in r.point()
 
 
-async def test_a_telemetry_that_fails_leaves_no_request_active(rig: Any, ok: Any, monkeypatch: Any) -> None:
+async def test_telemetry_that_fails_neither_fails_a_request_nor_leaves_it_active(
+    rig: Any, ok: Any, monkeypatch: Any
+) -> None:
     from otelctx.asgi import entry
 
     def fails(*args: object, **kwargs: object) -> None:
@@ -130,10 +132,9 @@ async def test_a_telemetry_that_fails_leaves_no_request_active(rig: Any, ok: Any
 
     monkeypatch.setattr(entry.events, "emit", fails)
     r = rig(lambda scope, receive, send: ok(send))
-    with pytest.raises(OSError, match="somebody else"):
-        await r.request(headers={"otelctx": "1.AAAA"})
+    assert (await r.request(headers={"otelctx": "1.AAAA"})).status == 200
     assert len(r.spans) == 1
-    assert r.point()["http.response.status_code"] == 500
+    assert r.point()["http.response.status_code"] == 200
 
 
 def test_an_exception_that_comes_after_the_end_is_not_kept(rig: Any) -> None:

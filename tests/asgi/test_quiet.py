@@ -19,7 +19,7 @@ from otelctx.context.current import current_scope
 from otelctx.errors import OtelctxError
 from otelctx.exchange.node import Node
 from otelctx.settings import Settings
-from otelctx.telemetry.instruments import sinks
+from otelctx.telemetry.sinks import sinks
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
