@@ -183,9 +183,9 @@ def test_an_application_that_runs_for_a_refused_request_is_caught(sim: Any, monk
         world.call(0, "s")
     world.restart(0)
 
-    def late(self: Any) -> Any:
+    def late(self: Any, now: float) -> Any:
         world._run(world.calls[-1], self, False)
-        return refusal(self)
+        return refusal(self, now)
 
     monkeypatch.setattr(server.ServerExchange, "refusal", late)
     world.call(0, "s")
