@@ -112,7 +112,10 @@ class _Interceptor(
             if not report(call, outcome, initial=True):
                 return outcome
             call = call.again()
-            outcome = send(call, continuation, details, request)
+            try:
+                outcome = send(call, continuation, details, request)
+            except Exception:  # as on a channel that has been closed meanwhile: the refusal is the answer
+                return outcome
         return UnaryFuture(call, outcome, continuation, details, request, initial=body is not None)
 
     def _stream(self, continuation: Any, details: Any, request: Any, *, streams: bool) -> Any:

@@ -148,6 +148,7 @@ def test_a_disabled_sdk_keeps_nothing(monkeypatch: pytest.MonkeyPatch, variable:
 
 
 def test_a_provider_that_is_set_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)  # which a proxy forwards to; another test may have set one
     monkeypatch.setattr(trace, "get_tracer_provider", ProxyTracerProvider)
     monkeypatch.setattr(metrics, "get_meter_provider", NoOpMeterProvider)
     assert sinks(None, None).deaf

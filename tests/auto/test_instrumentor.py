@@ -29,7 +29,7 @@ def run() -> Callable[..., tuple[str, str]]:
             [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             env={**os.environ, **OFF, **environment},
             check=False,
         )

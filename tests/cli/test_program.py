@@ -24,7 +24,7 @@ def otelctx(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
         [sys.executable, "-m", "otelctx.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "COLUMNS": "200", **(env or {})},
     )
 

@@ -66,7 +66,7 @@ def test_it_shrinks_at_each_hop(hops: Any, post: Any) -> None:
         for _ in range(5):  # FULL and REF alike
             assert post(url).text == "ok"
     for (first,), (second,) in zip(front.came, back.came, strict=True):
-        assert 700_000 <= int(second) < int(first) < 1_000_000, "a test takes 300 seconds at most"
+        assert 100_000 <= int(second) < int(first) < 1_000_000, "a test takes 900 seconds at most"
     assert all(0 < behind < ahead < 1000 for ahead, behind in zip(front.left, back.left, strict=True))
     assert front.passed == back.passed == [[]] * 5, "no application sees a header of ours"
 

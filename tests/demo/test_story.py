@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(1200)]
 
 SERVICES = {"client", "frontend", "worker"}
 
@@ -28,7 +28,7 @@ def demo(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Compl
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
+        timeout=800,
         env=os.environ | {"DEMO_RUN": MARK.decode().partition("=")[2]} | (env or {}),
     )
 

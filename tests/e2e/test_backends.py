@@ -195,7 +195,7 @@ def test_a_service_does_not_notice_that_the_collector_goes(
             assert status == "[200]"
             jaeger.wait_for(trace_id, lambda spans: len(spans) == 1)
             collector.close()
-            out, err = service.communicate("go on\n", timeout=60)
+            out, err = service.communicate("go on\n", timeout=300)
         finally:
             service.kill()
     assert (out, service.returncode) == ("True\n", 0), err

@@ -116,7 +116,7 @@ def ask(certificates: Path) -> Callable[..., str]:
         environment |= {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
         environment["OTEL_LOGS_EXPORTER"] = "none"
         command = [sys.executable, "-c", CODE]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -26,7 +26,7 @@ from otelctx.exchange.node import Node
 from otelctx.settings import Settings
 from otelctx.testing.backends import Collector, Jaeger
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(1200)]
 
 LONG = "The fjord was deep and the mountain was high, and the boat went on. " * 17  # about 290 tokens
 SERVER = "POST /v1/chat/completions"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(1200)]
 
 SERVICES = {"client", "frontend", "worker"}
 
@@ -24,7 +24,7 @@ def test_through_the_users_own_collector_and_one_counter_altered(jaeger: Any, co
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=800,
         env=os.environ | environment,
     )
     wrong = [line for line in result.stdout.splitlines() if line.startswith("✗")]

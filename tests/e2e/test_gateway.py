@@ -19,7 +19,7 @@ import pytest
 from otelctx.semconv import GATEWAY_SESSION_HEADER as SESSION
 from otelctx.testing.backends import Collector, Jaeger
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 KEYS = "1:" + base64.b64encode(bytes(range(32))).decode()
 BODY = {"model": "fake", "messages": [{"role": "user", "content": "hello"}]}

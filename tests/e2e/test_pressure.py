@@ -21,7 +21,7 @@ from otelctx.exchange.node import Node
 from otelctx.settings import Settings
 from otelctx.testing.backends import Collector, Jaeger
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(1200)]
 
 READY = re.compile(r"ready: .* at http://([\d.]+):(\d+)/v1")
 CHAT = f"chat {MODEL}"

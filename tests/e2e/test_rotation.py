@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 OLD, NEW = (f"{n}:" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 # What it answers: whether it has its caller's context, and by which key the frame and the ack are signed.

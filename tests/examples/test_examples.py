@@ -48,7 +48,7 @@ def worker(environment: dict[str, str]) -> Iterator[str]:
 
 def run(name: str, *arguments: str, env: dict[str, str]) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 

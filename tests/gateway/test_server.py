@@ -147,7 +147,7 @@ def test_the_command_serves_and_ends_by_itself_when_it_is_told(client: Any, work
 )
 def test_what_can_not_be_done_is_told(arguments: tuple[str, ...], status: int, words: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "otelctx.cli", "gateway", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "otelctx.cli", "gateway", *arguments], capture_output=True, text=True, timeout=300
     )
     assert result.returncode == status
     assert words in result.stderr

@@ -49,17 +49,17 @@ def test_without_a_deadline_there_is_none(server: Any, connect: Any, style: str)
     assert found == [None]
 
 
-@pytest.mark.parametrize(("given", "most"), [(None, 2000), (1000, 1000), (6000, 2000)])
+@pytest.mark.parametrize(("given", "most"), [(None, 4000), (1000, 1000), (6000, 4000)])
 def test_a_callers_scope_limits_its_calls_and_never_extends_them(
     server: Any, connect: Any, style: str, given: float | None, most: float
 ) -> None:
     found = left(server)
     client = connect(server.target, style)
-    with session("chat-deadline", timeout=2000):
+    with session("chat-deadline", timeout=4000):
         client.call("unary_unary", b"a", timeout=given)
     (seconds,) = found
     assert seconds is not None
-    assert most - 300 < seconds < most + 1, "a test takes 300 seconds at most"
+    assert most - 900 < seconds < most + 1, "a test takes 900 seconds at most"
 
 
 def test_where_no_time_is_left_the_call_is_out_of_time(server: Any, connect: Any, style: str) -> None:

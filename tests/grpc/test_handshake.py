@@ -134,19 +134,19 @@ def test_a_future_is_done_when_what_came_back_is_in_the_scope(serve: Any, connec
     for round_ in range(1, 5):
         future = stub.future(b"a")
         future.add_done_callback(lambda done: heard.append((done.code(), chat.up("grpc.spent"))))
-        assert future.result(5) == b"a"
+        assert future.result(60) == b"a"
         assert chat.up("grpc.spent") == round_
     assert isinstance(future, grpc.Future)
     assert isinstance(future, grpc.Call)
     server = restarted(serve, server)
     future = stub.future(b"b", wait_for_ready=True)
-    assert future.result(5) == b"b"
+    assert future.result(60) == b"b"
     assert future.exception(5) is None
     assert (future.code(), future.done(), future.running()) == (grpc.StatusCode.OK, True, False)
     assert dict(future.initial_metadata())["otelctx-ack-bin"] == dict(future.trailing_metadata())["otelctx-ack-bin"]
     assert server.seen.tiers() == ["gold"] * 5
     assert heard == [(grpc.StatusCode.OK, n) for n in range(1, 5)]
-    assert client.channel.stream_unary("/test.Echo/stream_unary").future(iter([b"a", b"b"])).result(5) == b"ab"
+    assert client.channel.stream_unary("/test.Echo/stream_unary").future(iter([b"a", b"b"])).result(60) == b"ab"
     late: list[Any] = []
     future.add_done_callback(late.append)
     assert late == [future]
@@ -162,7 +162,7 @@ def test_a_future_can_be_cancelled_and_waited_for_in_vain(serve: Any, connect: A
         future.result(0.05)
     assert future.cancel()
     with pytest.raises(grpc.FutureCancelledError):
-        future.result(5)
+        future.result(60)
     assert future.cancelled()
     gate.set()
     span = here.span()
@@ -170,9 +170,11 @@ def test_a_future_can_be_cancelled_and_waited_for_in_vain(serve: Any, connect: A
     assert "error.type" not in span.attributes
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["while it is waited for", "before the future is there"])
 def test_a_repetition_that_cannot_be_sent_leaves_the_refusal_as_the_answer(
-    serve: Any, connect: Any, chat: Any, here: Any
+    serve: Any, connect: Any, chat: Any, here: Any, early: bool
 ) -> None:
+    """Whenever the refusal comes."""
     server = serve("sync")
     client = connect(server.target)
     for _ in range(4):
@@ -186,9 +188,15 @@ def test_a_repetition_that_cannot_be_sent_leaves_the_refusal_as_the_answer(
 
         def unary_unary(self, *arguments: Any) -> Any:
             self.sent += 1
-            return self if self.sent > 1 else client.bare.unary_unary(*arguments)
+            self.first = client.bare.unary_unary(*arguments)
+            return self
 
         def future(self, request: bytes, **options: Any) -> Any:
+            if self.sent == 1:
+                refused = self.first.future(request, **options)
+                if early:
+                    refused.exception(60)
+                return refused
             raise ValueError("Cannot invoke RPC on closed channel!")
 
     grpc.Channel.register(Closing)
@@ -196,7 +204,7 @@ def test_a_repetition_that_cannot_be_sent_leaves_the_refusal_as_the_answer(
     again = instrument(channel, target=server.target, node=client.node, **here.options)
     future = again.unary_unary("/test.Echo/unary_unary").future(b"b", wait_for_ready=True)
     with pytest.raises(grpc.RpcError) as caught:
-        future.result(5)
+        future.result(60)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert server.seen.tiers() == ["gold"] * 4
 

@@ -40,7 +40,7 @@ def equality(directory: Path, patch: Path | None) -> subprocess.CompletedProcess
         env=os.environ | {"PYTHONPATH": str(directory), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -35,7 +35,7 @@ def failed(result: dict[str, Any]) -> dict[str, list[str]]:
 
 @pytest.mark.e2e
 @pytest.mark.model
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("model", "minutes", "sessions"), [("tiny", "2.25", "50"), ("smollm2", "0.75", "10")], ids=("tiny", "smollm2")
 )

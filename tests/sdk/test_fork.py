@@ -130,7 +130,7 @@ if __name__ == "__main__":
     with OtlpReceiver() as receiver:
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRICS_EXPORTER": "none"}
         command = [sys.executable, str(script), method]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         assert sorted(s.name for s in receiver.spans()) == ["child 0", "child 1"]
 

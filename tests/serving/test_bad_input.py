@@ -264,7 +264,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def fails(place: Place, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    result = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert all(word in line for word in ("otelctx: ", *words))
