@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 
 from otelctx.asgi import flush as module
 from otelctx.asgi.flush import flush_aside, flush_with_uvicorn, flushing
-from otelctx.testing.backends import free_ports, poll
 from otelctx.testing.receiver import OtlpReceiver
 
 COMPLETE = {"type": "lifespan.shutdown.complete"}
@@ -97,10 +93,11 @@ def test_a_loop_that_is_closed_meanwhile_is_not_told(slow: Slow) -> None:
 
 
 async def test_where_no_thread_can_be_had_the_end_is_not_held_up(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(self: object) -> None:
-        raise RuntimeError("can't start new thread")
+    class Unstarted(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", none)
+    monkeypatch.setattr(module, "Thread", Unstarted)
     await flush_aside()
     assert not slow.began.is_set()
 
@@ -196,33 +193,22 @@ CELLS = [
 
 @pytest.mark.parametrize(("lifespan", "code", "names", "workers"), CELLS)
 def test_sigterm_loses_nothing_of_an_application_without_a_lifespan(
-    tmp_path: Path, lifespan: str, code: str, names: set[str], workers: int
+    serving: Any, tmp_path: Path, lifespan: str, code: str, names: set[str], workers: int
 ) -> None:
     (tmp_path / "app.py").write_text(code)
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
-    command += ["--lifespan", lifespan]
-    log = tmp_path / "log"
-    with OtlpReceiver() as receiver, log.open("wb") as out:
+    options = ("--workers", str(workers), "--timeout-worker-healthcheck", "120", "--lifespan", lifespan)
+
+    def command(port: int) -> list[str]:
+        return [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), *options]
+
+    def up(server: Any) -> bool:
+        """All of them: one that is told to stop while it starts says what it thinks of that."""
+        return bool(server.tail().count("Started server process") == workers and server.listens())
+
+    with OtlpReceiver() as receiver:
         settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "60000"}
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, **settings}, stdout=out, stderr=subprocess.STDOUT
-        )
-        try:
-            poll(answers(port), lambda: process.poll() is None, "uvicorn", 60)
-        finally:
-            process.terminate()
-            status = process.wait(30)
+        with serving(tmp_path, command, lambda url: settings, up) as server:
+            assert server.get().status_code == 200
         assert {span.name for span in receiver.spans()} == names
-    assert status in (0, -signal.SIGTERM)
-    assert [line for line in log.read_text().splitlines() if not line.startswith("INFO:")] == []
-
-
-def answers(port: int) -> Callable[[], bool]:
-    def ask() -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    return ask
+    assert server.status in (0, -signal.SIGTERM)
+    assert [line for line in server.log.read_text().splitlines() if not line.startswith("INFO:")] == []
