@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from otelctx.context.state import State
@@ -46,7 +47,7 @@ class BaseCache:
     rest.
     """
 
-    __slots__ = ("_by_client", "_by_prefix", "_by_session", "_client_bytes", "_limits", "bytes")
+    __slots__ = ("_by_client", "_by_prefix", "_by_session", "_client_bytes", "_largest", "_limits", "bytes")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -54,6 +55,9 @@ class BaseCache:
         self._by_session: dict[tuple[str, str], list[bytes]] = {}  # least recently used first
         self._by_client: dict[str, OrderedDict[tuple[str, bytes], None]] = {}
         self._client_bytes: dict[str, int] = {}
+        # Heap of (−bytes, client): the present ones of each client, and some of before. To look through all clients for
+        # the largest would take longer than all else, where there are thousands.
+        self._largest: list[tuple[int, str]] = []
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -97,16 +101,34 @@ class BaseCache:
             return False
         self._by_prefix[key] = base
         self._by_client.setdefault(client, OrderedDict())[key] = None
-        self._client_bytes[client] = self._client_bytes.get(client, 0) + base.cost
+        self._weigh(client, base.cost)
         self.bytes += base.cost
         roots = self._by_session.setdefault((domain, session), [])
         roots.append(key[1])
         if len(roots) > self._limits.bases_per_session:
             self._drop((domain, roots[0]))
         while self.bytes > self._limits.base_bytes:
-            largest = max(self._client_bytes, key=self._client_bytes.__getitem__)
-            self._drop(next(iter(self._by_client[largest])))
+            self._drop(next(iter(self._by_client[self._heaviest()])))
         return key in self._by_prefix
+
+    def _weigh(self, client: str, more: int) -> None:
+        weights = self._client_bytes
+        weights[client] = weight = weights.get(client, 0) + more
+        if weight == 0:
+            del weights[client]
+            return
+        heappush(self._largest, (-weight, client))
+        if len(self._largest) > 2 * len(weights) + 64:
+            self._largest = [(-weight, client) for client, weight in weights.items()]
+            heapify(self._largest)
+
+    def _heaviest(self) -> str:
+        """The client with the most bytes."""
+        while True:
+            weight, client = self._largest[0]
+            if self._client_bytes.get(client) == -weight:
+                return client
+            heappop(self._largest)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -119,9 +141,9 @@ class BaseCache:
         self.bytes -= base.cost
         owned = self._by_client[base.client]
         del owned[key]
-        self._client_bytes[base.client] -= base.cost
+        self._weigh(base.client, -base.cost)
         if not owned:
-            del self._by_client[base.client], self._client_bytes[base.client]
+            del self._by_client[base.client]
         session = (base.domain, base.state.session_id or "")
         roots = self._by_session[session]
         roots.remove(key[1])

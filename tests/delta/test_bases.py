@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -126,3 +127,43 @@ def test_a_state_whose_place_another_one_has_is_not_said_to_be_kept(monkeypatch:
     assert [cache.put("d", first, "c"), cache.put("d", second, "c"), cache.put("d", first, "c")] == [True, False, True]
     assert cache.get("d", second.root) is first
     assert (cache.base("d", second.root), len(cache)) == (None, 1)
+
+
+def test_the_largest_of_many_clients_is_found_as_fast_as_of_one() -> None:
+    """A new base over the budget must not cost the more, the more clients there are."""
+
+    def cost(clients: int) -> float:
+        one = memory(state("s000000", 0))
+        cache = BaseCache(Limits(base_bytes=4000 * one))
+        for n in range(4000):
+            cache.put("d", state(f"s{n:06}", 0), f"c{n % clients}")
+        times = []
+        for n in range(4000, 4200):
+            new = state(f"s{n:06}", 0)
+            _ = new.root
+            began = thread_time()
+            cache.put("d", new, f"c{n % clients}")
+            times.append(thread_time() - began)
+        assert len(cache) == 4000
+        assert len(cache._largest) <= 2 * clients + 64
+        return sorted(times)[20]
+
+    cost(1)
+    assert cost(4000) < 10 * cost(1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=120))
+def test_the_largest_client_is_the_one_that_loses(steps: list[tuple[int, int]]) -> None:
+    cache = BaseCache(Limits(base_bytes=12 * memory(state("s", 0))))
+    for client, n in steps:
+        before = dict(cache._client_bytes)
+        new = state(f"s{client}-{n}", n)
+        known = cache.get("d", new.root) is not None
+        cache.put("d", new, f"c{client}")
+        assert all(-weight > 0 for weight, _ in cache._largest)
+        assert len(cache._largest) <= 2 * len(cache._client_bytes) + 64
+        if not known:
+            before[f"c{client}"] = before.get(f"c{client}", 0) + memory(new)
+        lost = [name for name, weight in before.items() if cache._client_bytes.get(name, 0) < weight]
+        assert not lost or max(map(before.__getitem__, lost)) == max(before.values())
+        assert sum(cache._client_bytes.values()) == cache.bytes
