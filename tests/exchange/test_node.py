@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from otelctx.context.current import session
 from otelctx.context.scope import Scope, UpValue
-from otelctx.context.state import Window
+from otelctx.context.state import EMPTY, Window
 from otelctx.delta.limits import Limits
+from otelctx.delta.messages import full
 from otelctx.errors import ConfigError
 from otelctx.exchange.links import Links
 from otelctx.exchange.node import Node, default_node, set_default_node
@@ -204,6 +206,19 @@ def test_nothing_waits_where_there_is_nothing() -> None:
 
 
 # what is known by heart
+
+
+def test_a_long_frame_is_made_anew_each_time_and_a_short_one_once(node: Callable[..., Node]) -> None:
+    """Four thousand lines of four kilobytes would be more than all bases take."""
+    one, long = node(), EMPTY.put("session.id", "s").put("app.long", "x" * 600)
+    for state, kept in ((long, 0), (EMPTY.put("session.id", "s"), 1)):
+        assert one.wire(full(state), UNIX) == one.wire(full(state), UNIX)
+        assert len(one.era.wires) == kept
+
+
+def test_a_frame_of_another_revision_of_the_table_is_another_line(node: Callable[..., Node]) -> None:
+    one, frame = node(), full(EMPTY.put("session.id", "s"))
+    assert one.wire(replace(frame, table=2), UNIX) != one.wire(frame, UNIX)
 
 
 @pytest.fixture
