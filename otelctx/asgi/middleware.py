@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from sys import modules
 from typing import Any, Final, Literal
@@ -11,20 +11,18 @@ from typing import Any, Final, Literal
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from otelctx.asgi.answer import answer_to, respond
+from otelctx.asgi.answer import respond
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.flush import flushing
-from otelctx.asgi.headers import without_ours
 from otelctx.asgi.http import HttpRequest, begin
 from otelctx.asgi.native import silence
 from otelctx.asgi.options import Options, UntrustedTrace, options
 from otelctx.asgi.others import CONTRIB, STARLETTE, arrange, other_instrumentor, outside
-from otelctx.asgi.passing import EXCHANGE, exchange_of, passing
+from otelctx.asgi.passing import EXCHANGE, Head, exchange_of, passing
 from otelctx.asgi.quiet import Quiet
-from otelctx.asgi.stream import BODY, START
-from otelctx.asgi.types import App, Message, Receive, Scope, Send
+from otelctx.asgi.types import App, Receive, Scope, Send
 from otelctx.asgi.websocket import WebSocket
-from otelctx.context.current import attach_bound, detach, enter_binding, enter_context, leave_binding, leave_context
+from otelctx.context.current import enter_binding, enter_context, leave
 from otelctx.exchange.node import Node, default_node
 from otelctx.telemetry.failure import broken
 from otelctx.telemetry.instruments import instruments
@@ -35,7 +33,8 @@ __all__ = ["ContextMiddleware", "exchange_of", "wrap"]
 _log = logging.getLogger(__name__)
 
 _FASTAPI: Final = "fastapi.telemetry"  # FastAPI traces by itself unless this is in the scope
-_HANDLERS: Final[dict[str, Callable[..., HttpRequest | Quiet | WebSocket]]] = {"http": begin, "websocket": WebSocket}
+Request = HttpRequest | Quiet | WebSocket
+_HANDLERS: Final[dict[str, Callable[..., Request]]] = {"http": begin, "websocket": WebSocket}
 
 
 class ContextMiddleware:
@@ -123,43 +122,43 @@ class ContextMiddleware:
         node = self._node or default_node()
         excluded = settings.excluded
         sinks = None if excluded is not None and excluded(scope["path"]) else self._outlet.fixed or self._outlet.now()
-        if (
-            not (sinks is None or sinks.passes)
-            or settings.join
-            or scope["type"] != "http"
-            or (context := passing(settings, node, scope, sinks)) is None
-        ):
-            await self._serve(settings, node, scope, receive, send, sinks)
-            return
-        made = scope[EXCHANGE]
-        started = False
-
-        def answer(message: Message) -> Awaitable[None]:
-            nonlocal started
-            if message["type"] != BODY:
-                started = started or message["type"] == START
-                message = without_ours(message)
-            return send(message)
-
+        context = passing(settings, node, scope, sinks) if sinks is None or sinks.passes else None
+        request: Request | None = None
+        if context is not None:
+            binding = scope[EXCHANGE]
+            head = Head(send)
+            answer: Send = head.send
+        else:
+            sinks = _wanted(settings, scope, sinks)
+            entry = Entry(settings, node, scope, sinks is None)
+            if node.shared is not None:
+                await entry.settle()
+            request = _begin(settings, scope, receive, send, entry, sinks)
+            scope[EXCHANGE] = entry.exchange
+            context, binding, receive, answer = request.context, entry.binding, request.receive, request.send
         # Always: a server may give each request of a connection the Context of the first one.
-        outer, before = enter_context(context), enter_binding(made)
+        outer, before = enter_context(context), enter_binding(binding)
         try:
-            await self.app(scope, receive, answer)
+            if request is None or entry.exchange.outcome == "none":
+                await self.app(scope, receive, answer)
+            else:
+                await self._told(settings, scope, entry, request)
         except BaseException as error:
-            if started or (said := answer_to(error)) is None:
+            said = request.failed(error) if request is not None else head.failed(error)
+            if said is None:
                 raise
             await respond(answer, *said)
         finally:
-            try:
-                leave_binding(before)
-            except ValueError:  # see detach()
-                pass
-            else:
-                leave_context(outer)
+            if request is not None:
+                request.close()
+            leave(outer, before)
             scope.pop(EXCHANGE, None)
-            made.closed = True
-            if made.made is not None:
-                made.close(settings.meter_provider)
+            if request is not None:
+                _over(settings, entry)
+            else:
+                binding.closed = True
+                if binding.made is not None:
+                    binding.close(settings.meter_provider)
 
     async def _aside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What is not ours to record: a lifespan, a scope of a type to come, a request that is inside of another."""
@@ -169,68 +168,43 @@ class ContextMiddleware:
                 send = flushing(scope, send)
         await self.app(scope, receive, send)
 
-    async def _serve(
-        self, settings: Options, node: Node, scope: Scope, receive: Receive, send: Send, sinks: Sinks | None
-    ) -> None:
-        """A request of which something is recorded, or that brings something of ours."""
-        recorder = _recorder(settings, scope, sinks)
-        entry = Entry(settings, node, scope, recorder is None)
-        if node.shared is not None:
-            await entry.settle()
-        scope[EXCHANGE] = exchange = entry.exchange
-        request = _begin(settings, scope, receive, send, entry, recorder)
-        # Always, on excluded paths too: a server may give each request of a connection the Context of the first one.
-        tokens = attach_bound(request.context, entry.binding)
+    async def _told(self, settings: Options, scope: Scope, entry: Entry, request: Request) -> None:
+        """The rest of a request with a frame."""
         try:
-            try:
-                if exchange.outcome != "none":
-                    _report(entry, settings, request)
-                if exchange.outcome == "refuse":
-                    await request.refuse()
-                else:
-                    await self.app(scope, request.receive, request.send)
-            except BaseException as error:
-                if (answer := request.failed(error)) is None:
-                    raise
-                await respond(request.send, *answer)
-            finally:
-                request.close()
-        finally:
-            detach(tokens)
-            exchange.close()
-            if entry.scope.mistyped:
-                instruments(settings.meter_provider).mistyped.add(entry.scope.mistyped)
-            scope.pop(EXCHANGE, None)
+            entry.report(settings, request.span, request.context)
+        except Exception as error:  # a log processor's
+            broken("an event", error)
+        if entry.exchange.outcome == "refuse":
+            await request.refuse()
+        else:
+            await self.app(scope, request.receive, request.send)
 
     def _beside(self, scope: Scope) -> Options:
         arrange(EXCHANGE)
         return self._joined if outside(scope, native=self._options.suppress) else self._options
 
 
-def _recorder(settings: Options, scope: Scope, sinks: Sinks | None) -> Sinks | None:
+def _wanted(settings: Options, scope: Scope, sinks: Sinks | None) -> Sinks | None:
     """``sinks`` if anybody keeps any of this request's telemetry."""
-    if sinks is None or settings.join:
+    if sinks is None or not sinks.deaf or settings.join:
         return sinks
     # A websocket has no point in any metric.
-    return None if sinks.deaf and (sinks.mute or scope["type"] == "websocket") else sinks
+    return None if sinks.mute or scope["type"] == "websocket" else sinks
 
 
-def _report(entry: Entry, settings: Options, request: HttpRequest | Quiet | WebSocket) -> None:
-    try:
-        entry.report(settings, request.span, request.context)
-    except Exception as error:  # a log processor's
-        broken("an event", error)
-
-
-def _begin(
-    settings: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, sinks: Sinks | None
-) -> HttpRequest | Quiet | WebSocket:
+def _begin(settings: Options, scope: Scope, receive: Receive, send: Send, entry: Entry, sinks: Sinks | None) -> Request:
     begin = _HANDLERS[scope["type"]]
     try:
         return begin(settings, scope, receive, send, entry, sinks)
     except Exception as error:  # a sampler's, a span processor's: anybody's code
         broken("the start of a request's telemetry", error)
         return begin(settings, scope, receive, send, entry, None)
+
+
+def _over(settings: Options, entry: Entry) -> None:
+    entry.exchange.close()
+    if entry.scope.mistyped:
+        instruments(settings.meter_provider).mistyped.add(entry.scope.mistyped)
 
 
 def wrap(app: App, **options: Any) -> ContextMiddleware:

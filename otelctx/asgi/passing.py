@@ -6,15 +6,18 @@ Nearly always nobody asks for any of it, so it is found out and made once somebo
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final, cast
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanContext, SpanKind, Tracer
 
-from otelctx.asgi.headers import FORWARDED, TRACEPARENT, passable
+from otelctx.asgi.answer import Answer, answer_to
+from otelctx.asgi.headers import FORWARDED, TRACEPARENT, passable, without_ours
 from otelctx.asgi.options import Options
-from otelctx.asgi.types import Scope
+from otelctx.asgi.stream import BODY, START
+from otelctx.asgi.types import Message, Scope, Send
 from otelctx.context.current import BINDING_KEY, Binding
 from otelctx.exchange import server
 from otelctx.exchange.node import Node
@@ -26,7 +29,7 @@ from otelctx.telemetry.http import method_names
 from otelctx.telemetry.instruments import instruments
 from otelctx.telemetry.sinks import Sinks
 
-__all__ = ["EXCHANGE", "Passing", "exchange_of", "passing"]
+__all__ = ["EXCHANGE", "Head", "Passing", "exchange_of", "passing"]
 
 # The request's exchange, in its ASGI scope; also how a middleware knows that it is inside another.
 EXCHANGE: Final = "otelctx.exchange"
@@ -101,13 +104,37 @@ class Passing(Binding, NonRecordingSpan):
         return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
+class Head:
+    """``send`` of such a request: takes headers of ours out, and knows whether there is an answer. Apart from the rest,
+    since who keeps the Context must not keep the server's connection by it."""
+
+    __slots__ = ("_send", "_started")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._started = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        kind = message["type"]
+        if kind != BODY:
+            if kind == START:
+                self._started = True
+            message = without_ours(message)
+        return self._send(message)
+
+    def failed(self, error: BaseException) -> Answer | None:
+        """What to answer in the application's stead."""
+        return None if self._started else answer_to(error)
+
+
 def passing(options: Options, node: Node, scope: Scope, sinks: Sinks | None) -> Context | None:
     """The Context of the request ``scope``, in which its :class:`Passing` is then; ``None`` if it is not such a one.
 
-    ``sinks``: where its span would go; ``None``: it has none, since its path is excluded.
+    ``sinks``: where its span would go if it were kept, which it is not; ``None``: it has none, since its path is
+    excluded.
     """
     raw = scope["headers"]
-    if type(raw) is not list:
+    if type(raw) is not list or options.join or scope["type"] != "http":
         return None
     parent = forwarded = None
     for name, value in raw:
@@ -131,11 +158,9 @@ def passing(options: Options, node: Node, scope: Scope, sinks: Sinks | None) -> 
     if sinks is None or sinks.deaf:
         made._tracer = None
         context = Context({BINDING_KEY: made} if parent is None else {SPAN_KEY: made, BINDING_KEY: made})
-    elif sinks.drops.all or sinks.drops.by(parent):
+    else:
         made._tracer, made._method = sinks.tracer, scope["method"]
         context = Context({SPAN_KEY: made, SERVER_SPAN: made, BINDING_KEY: made})
-    else:
-        return None
     scope[EXCHANGE] = made
     return context
 

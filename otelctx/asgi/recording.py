@@ -12,7 +12,6 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 import otelctx.semconv as semconv
 from otelctx.asgi.attributes import Kind, kind_of, session_attributes, start_attributes
 from otelctx.asgi.entry import Entry
-from otelctx.asgi.headers import TRACEPARENT
 from otelctx.asgi.options import Options
 from otelctx.asgi.route import route_of
 from otelctx.asgi.server_span import ServerSpan
@@ -77,9 +76,7 @@ class Recording(Progress):
         self._entry = entry
         self._sinks = sinks
         self._kind = kind = kind_of(scope, entry.inbound)
-        unseen = (
-            sinks.deaf or sinks.drops.all or (sinks.drops.unsampled and sinks.drops.by(entry.inbound.get(TRACEPARENT)))
-        )
+        unseen = sinks.drops.by(entry.context)
         self._span = span = open_span(options, scope, entry, sinks.tracer, kind, unseen=unseen)
         self.span = seen = ServerSpan(span)
         self.context: Context = entry.inside(seen)

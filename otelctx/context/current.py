@@ -38,13 +38,11 @@ __all__ = [
     "ContextKey",
     "UpKey",
     "attach",
-    "attach_bound",
     "current_scope",
     "detach",
     "enter_binding",
     "enter_context",
-    "leave_binding",
-    "leave_context",
+    "leave",
     "session",
     "snapshot",
     "with_scope",
@@ -121,9 +119,9 @@ def _in_use() -> ContextVar[Context] | None:
 _IN_USE: Final = _in_use()
 # What attach() and detach() of OpenTelemetry come to, four calls further in. A request has one of each.
 enter_context: Final[Callable[[Context], VarToken[Context]]] = otel_context.attach if _IN_USE is None else _IN_USE.set
-leave_context: Final[Callable[[VarToken[Context]], None]] = otel_context.detach if _IN_USE is None else _IN_USE.reset
+_leave_context: Final[Callable[[VarToken[Context]], None]] = otel_context.detach if _IN_USE is None else _IN_USE.reset
 enter_binding: Final = _BINDING_VAR.set
-leave_binding: Final = _BINDING_VAR.reset
+_leave_binding: Final = _BINDING_VAR.reset
 _now: Final[Callable[[], Context]] = otel_context.get_current if _IN_USE is None else _IN_USE.get
 
 
@@ -160,21 +158,20 @@ def attach(context: Context, scope: Scope | None = None) -> Attached:
     return otel_context.attach(context), _BINDING_VAR.set(binding)
 
 
-def attach_bound(context: Context, binding: Binding) -> Attached:
-    """:func:`attach` for a ``context`` that was made with ``{BINDING_KEY: binding}`` in it: one copy less a request."""
-    return enter_context(context), enter_binding(binding)
-
-
 def detach(tokens: Attached) -> None:
     """Undo :func:`attach`."""
-    context_token, var_token = tokens
+    leave(*tokens)
+
+
+def leave(context: VarToken[Context], binding: VarToken[Binding | None]) -> None:
+    """Undo :data:`enter_context` and :data:`enter_binding`, which came in this order."""
     try:
-        _BINDING_VAR.reset(var_token)
+        _leave_binding(binding)
     except ValueError:
         # A generator that was left half-way is finalised in another task's context. There is nothing to undo there, and
         # OpenTelemetry's own detach would log an error for it.
         return
-    leave_context(context_token)
+    _leave_context(context)
 
 
 def _bind(binding: Binding) -> Attached:

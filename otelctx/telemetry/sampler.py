@@ -5,11 +5,13 @@ What is known is known by the very classes of the SDK, which are not imported: a
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
-from opentelemetry.trace import Tracer
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, Tracer
+
+from otelctx.telemetry.events import SPAN_KEY
 
 __all__ = ["EVERYTHING", "NOTHING", "Dropped", "dropped"]
 
@@ -17,8 +19,6 @@ _SAMPLING: Final = "opentelemetry.sdk.trace.sampling"
 _TRACER: Final = ("opentelemetry.sdk.trace", "Tracer")
 _OFF: Final = "AlwaysOffSampler"
 _PARTS: Final = ("_root", "_remote_parent_sampled", "_remote_parent_not_sampled")
-# A caller's span that W3C calls valid, and that is not sampled: the last bit of the flags says so.
-_UNSAMPLED: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,18 @@ class Dropped:
     root: bool = False
     unsampled: bool = False
 
-    @property
-    def any(self) -> bool:
-        return self.all or self.root or self.unsampled
-
-    def by(self, traceparent: bytes | None) -> bool:
-        """Whether the span of a request with this ``traceparent`` is one of them."""
+    def by(self, context: Context) -> bool:
+        """Whether a span that is started in ``context`` is one of them."""
         if self.all:
             return True
-        if traceparent is None:
+        if not (self.root or self.unsampled):
+            return False
+        # Nobody else writes under this key, and to ask an abstract class whether it is a span takes long.
+        read = getattr(context.get(SPAN_KEY), "get_span_context", None)
+        parent: SpanContext | None = None if read is None else read()
+        if parent is None or not parent.is_valid:
             return self.root
-        return self.unsampled and _UNSAMPLED(traceparent) is not None
+        return self.unsampled and parent.is_remote and not parent.trace_flags.sampled
 
 
 EVERYTHING: Final = Dropped(all=True)

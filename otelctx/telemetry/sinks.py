@@ -19,7 +19,7 @@ __all__ = ["Outlet", "Sinks", "sinks"]
 @dataclass(frozen=True, slots=True)
 class Sinks:
     """``deaf`` to spans, ``mute`` for measurements: nobody keeps them, since there is no SDK, it is disabled, or they
-    are not wanted. ``drops``: which spans the sampler is known to drop. ``passes``: of some requests nothing is kept.
+    are not wanted. ``drops``: which spans the sampler is known to drop. ``passes``: nothing is kept of any request.
     """
 
     tracer: trace.Tracer
@@ -40,7 +40,7 @@ def sinks(
     mute = isinstance(made.http_server_duration, NoOpHistogram) or (meter_provider is None and is_early(made))
     drops = EVERYTHING if deaf else dropped(own)
     mute = mute or not metrics
-    return Sinks(own, made, deaf, mute, drops, passes=mute and drops.any)
+    return Sinks(own, made, deaf, mute, drops, passes=mute and drops.all)
 
 
 # Where the API keeps the global providers. To ask it takes longer than all else that is done for a request of which

@@ -307,3 +307,49 @@ def test_with_trailers_the_body_is_not_the_end(messages: Any, complete: bool, tr
         progress.see(message)
     body = "trailers" not in messages[0]["type"]
     assert progress.complete is (complete and not (trailers and body))
+
+
+# servers of an ASGI before 2.4, whose send does nothing once the client has gone: there is nothing to watch
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", "3.0", None])
+async def test_a_stream_is_told_alike_of_every_server(rig: Any, version: str | None) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await stream(send, 5)
+
+    r = rig(app)
+    asgi = {"version": "3.0"} if version is None else {"version": "3.0", "spec_version": version}
+    response = await r.request(asgi=asgi)
+    assert response.body == b"xxxxx"
+    assert r.span.attributes["otelctx.response.chunks"] == 5
+    assert r.point()["http.response.status_code"] == 200
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+async def test_a_stream_that_stops_half_way_is_told_alike_of_every_server(rig: Any, version: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(3):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+
+    r = rig(app)
+    await r.request(asgi={"version": "3.0", "spec_version": version})
+    assert r.point()["error.type"] == "incomplete_response"
+    assert r.span.attributes["otelctx.response.chunks"] == 3
+
+
+@pytest.mark.parametrize("message", ["http.response.start", "http.response.body"])
+async def test_an_oserror_from_an_older_server_is_a_disconnect_where_it_is_seen(rig: Any, message: str) -> None:
+    async def send(sent: Any) -> None:
+        if sent["type"] == message and not sent.get("more_body"):
+            raise OSError("broken pipe")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await stream(send)
+
+    r = rig(app)
+    with pytest.raises(OSError, match="broken pipe"):
+        await r.request(send=send, asgi={"version": "3.0", "spec_version": "2.3"})
+    assert r.span.attributes["otelctx.client.disconnected"] is True
+    assert "error.type" not in r.point()
