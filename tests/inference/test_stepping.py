@@ -115,6 +115,31 @@ def test_unused_memory_is_given_back_before_the_next_try() -> None:
     assert runner.freed == 2
 
 
+def test_before_a_row_fails_for_memory_what_hangs_together_in_a_circle_is_let_go() -> None:
+    """Nothing else frees it at that moment, and tensors may hang on it."""
+
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    gc.disable()
+    try:
+        garbage = weakref.ref(Circle())
+        runner: Any = FakeRunner()
+        step = runner.step
+
+        def short_of_memory(work: Any) -> StepResult:
+            if garbage() is not None:
+                raise no_memory()
+            fed: StepResult = step(work)
+            return fed
+
+        runner.step = short_of_memory
+        assert Stepper(runner).run([(0, [1])]).failures == {}
+    finally:
+        gc.enable()
+
+
 def test_a_row_that_raises_is_emptied_and_the_others_go_on() -> None:
     runner: Any = FakeRunner(wrong=frozenset({2}))
     stepped = Stepper(runner).run([(row, [7]) for row in range(5)])
