@@ -28,7 +28,15 @@ __all__ = ["APPLICATIONS", "LOADED", "QUIET", "application"]
 App = Any
 # What wrk is let loose on, in processes of their own; and what is compared by CPU time, in one.
 LOADED: Final = ("bare", "ours", "contrib", "starlette", "fastapi_bare", "fastapi_ours", "fastapi_native")
-QUIET: Final = ("bare", "disabled", "unsampled", "unsampled_without_metrics", "excluded")
+QUIET: Final = (
+    "bare",
+    "disabled",
+    "absent",
+    "excluded",
+    "unsampled_without_metrics",
+    "metrics_only",
+    "unsampled",
+)
 
 
 class _NoSpans(SpanExporter):
@@ -86,6 +94,10 @@ def _quiet() -> App:
     noop: Any = {"tracer_provider": NoOpTracerProvider(), "meter_provider": NoOpMeterProvider()}
     apps = {
         "disabled": ContextMiddleware(plain, node=node, **noop),
+        "absent": ContextMiddleware(plain, node=node),
+        "metrics_only": ContextMiddleware(
+            plain, node=node, tracer_provider=NoOpTracerProvider(), meter_provider=meters
+        ),
         "unsampled": ContextMiddleware(plain, node=node, tracer_provider=off, meter_provider=meters),
         "unsampled_without_metrics": ContextMiddleware(plain, node=node, tracer_provider=off, metrics=False),
         "excluded": ContextMiddleware(

@@ -1,7 +1,7 @@
-"""One uvicorn with httptools in a process of its own, and a client for one connection to it.
+"""One uvicorn in a process of its own, and a client for one connection to it.
 
-``python -m benchmarks._uvicorn NAME`` serves what is called NAME in :mod:`benchmarks._served`, prints its port, and
-ends when its standard input does.
+``python -m benchmarks._uvicorn NAME HTTP`` serves what is called NAME in :mod:`benchmarks._served` by uvicorn's
+implementation HTTP of the protocol, prints its port, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["Connection", "Server"]
 class Server(AbstractContextManager["Server"]):
     """Starts when it is made, and ends with the block."""
 
-    def __init__(self, name: str) -> None:
-        command = [sys.executable, "-m", "benchmarks._uvicorn", name]
+    def __init__(self, name: str, http: str = "httptools") -> None:
+        command = [sys.executable, "-m", "benchmarks._uvicorn", name, http]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._name = name
 
@@ -80,13 +80,13 @@ class Connection(AbstractContextManager["Connection"]):
         return read
 
 
-async def _serve(name: str) -> None:
+async def _serve(name: str, http: str) -> None:
     import uvicorn
 
     from benchmarks._served import application
 
     config = uvicorn.Config(
-        application(name), port=0, http="httptools", loop="asyncio", lifespan="off", access_log=False, log_level="error"
+        application(name), port=0, http=http, loop="asyncio", lifespan="off", access_log=False, log_level="error"
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
@@ -101,4 +101,4 @@ async def _serve(name: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1]))
+    asyncio.run(_serve(*sys.argv[1:]))

@@ -18,7 +18,13 @@ __all__ = ["EVERYTHING", "NOTHING", "Dropped", "dropped"]
 _SAMPLING: Final = "opentelemetry.sdk.trace.sampling"
 _TRACER: Final = ("opentelemetry.sdk.trace", "Tracer")
 _OFF: Final = "AlwaysOffSampler"
-_PARTS: Final = ("_root", "_remote_parent_sampled", "_remote_parent_not_sampled")
+_PARTS: Final = (
+    "_root",
+    "_remote_parent_not_sampled",
+    "_remote_parent_sampled",
+    "_local_parent_not_sampled",
+    "_local_parent_sampled",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ def dropped(tracer: Tracer) -> Dropped:
         return NOTHING
     sampler = getattr(tracer, "sampler", None)
     if _is(sampler, "ParentBased"):
-        root, sampled, unsampled = (_off(getattr(sampler, name, None)) for name in _PARTS)
-        return Dropped(root and sampled and unsampled, root, unsampled)
+        parts = [_off(getattr(sampler, name, None)) for name in _PARTS]
+        return Dropped(all(parts), root=parts[0], unsampled=parts[1])
     return Dropped(_off(sampler))
 
 

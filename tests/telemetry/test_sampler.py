@@ -29,6 +29,7 @@ SAMPLERS: dict[str, Any] = {
     "parent or on": ParentBased(ALWAYS_ON),
     "parent's opposite": ParentBased(ALWAYS_ON, remote_parent_sampled=ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON),
     "off in three parts": ParentBased(ALWAYS_OFF, remote_parent_sampled=ALWAYS_OFF),
+    "off in all parts": ParentBased(ALWAYS_OFF, ALWAYS_OFF, ALWAYS_OFF, ALWAYS_OFF, ALWAYS_OFF),
 }
 _parents = st.builds(
     lambda trace, span, remote, flags: set_span(
@@ -52,10 +53,7 @@ def test_a_span_that_is_said_to_be_dropped_is(name: str, parent: Context) -> Non
     dropped_for_certain = dropped(tracer).by(parent)
     recorded = tracer.start_span("x", parent).is_recording()
     assert not (dropped_for_certain and recorded)
-    if (
-        name in ("off", "on", "parent or off", "off in three parts")
-        and get_current_span(parent).get_span_context().is_remote
-    ):
+    if name in ("off", "off in all parts") and get_current_span(parent).get_span_context().is_remote:
         assert dropped_for_certain is not recorded
 
 
@@ -69,7 +67,8 @@ def test_a_span_that_is_said_to_be_dropped_is(name: str, parent: Context) -> Non
         ("parent or off", Dropped(root=True, unsampled=True)),
         ("parent or on", Dropped(unsampled=True)),
         ("parent's opposite", NOTHING),
-        ("off in three parts", Dropped(all=True, root=True, unsampled=True)),
+        ("off in three parts", Dropped(root=True, unsampled=True)),
+        ("off in all parts", Dropped(all=True, root=True, unsampled=True)),
     ],
 )
 def test_only_what_cannot_be_otherwise_is_known(name: str, found: Dropped) -> None:
