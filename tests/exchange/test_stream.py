@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from otelctx.context.current import REGISTRY, ContextKey, session
 from otelctx.delta.codec import decode_frame, split_mac
+from otelctx.delta.messages import FrameKind
 from otelctx.errors import ConfigError
 from otelctx.exchange.node import Node
 from otelctx.exchange.stream import Received, StreamLink
@@ -325,3 +326,13 @@ def test_the_lock_of_a_sync_link_is_held_while_sending(ends: Any) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert [told(there.decode(data))[0] for _, data in arrived] == [text for text, _ in arrived]
+
+
+def test_on_a_one_way_channel_so_many_sessions_are_counted_and_the_others_begin_whole(node: Any) -> None:
+    here, there = StreamLink(node(), duplex=False), StreamLink(node(), duplex=False)
+    for n in (*range(600), 0):
+        with session(f"chat-{n}"):
+            data = here.encode()
+            assert there.decode(data).scope.source == "frame"
+    assert len(here._since_full) == 512
+    assert decode_frame(split_mac(data)[0]).kind is FrameKind.FULL
