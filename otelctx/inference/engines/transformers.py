@@ -126,8 +126,7 @@ class TransformersEngine:
         self._none_arriving.set()
         self._reserved = Reserved(self._turns.values(), self._runner.kv, self._arena, window)
         self._ladder = self._ladder_of(pressure if pressure is not None else PressureLimits())
-        self._numbers = itertools.count(1)
-        self._versions = itertools.count(1)
+        self._numbers, self._versions = itertools.count(1), itertools.count(1)
         self._sweeper: asyncio.Task[None] | None = None
         self._unobserve: list[Callable[[], None]] = []
         self._closed = False
