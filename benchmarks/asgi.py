@@ -8,8 +8,7 @@ Spans go to a processor that does nothing and metrics to an in-memory reader, so
                   parent, one histogram point. Nothing below it can do less.
 ``contrib``       ours through opentelemetry-instrumentation-asgi as it comes.
 ``contrib_lean``  the same without its spans for receive and send.
-``stream``        ours through it as it comes, for a response of 65 body messages, of a server that says ASGI 2.4.
-``stream_2_3``    the same of one that says 2.3, as uvicorn does: its ``send`` tells nothing of a client that has gone.
+``stream``        ours through it as it comes, for a response of 65 body messages.
 ``fastapi``       one FastAPI application, traced by ours, through the same traced by itself.
 ``starlette``     ours without metrics through Starlette's own middleware, which has none.
 ``session``       ours with a signed REF and an ack, through ``floor``'s other side; no target.
@@ -283,16 +282,6 @@ def _contrib(bench: Bench) -> None:
     streams = {"bare": stream, "contrib": contrib(stream), "ours": bench.ours(stream)}
     long = bench.overheads(streams, "bare", share=0.1)
     bench.compare("stream", long["ours"], long["contrib"])
-
-    def older(app: App) -> App:
-        async def served(scope: Message, receive: Any, send: Any) -> None:
-            scope["asgi"] = {"version": "3.0", "spec_version": "2.3"}
-            await app(scope, receive, send)
-
-        return served
-
-    long = bench.overheads({name: older(app) for name, app in streams.items()}, "bare", share=0.1)
-    bench.compare("stream_2_3", long["ours"], long["contrib"])
 
 
 def _fastapi(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from otelctx.asgi.answer import Answer, answer_to, refuse
 from otelctx.asgi.entry import Entry
@@ -18,7 +18,6 @@ from otelctx.telemetry.sinks import Sinks
 __all__ = ["HttpRequest", "begin", "is_cancellation", "is_disconnect"]
 
 INCOMPLETE: Final = "incomplete_response"
-_SILENT: Final = frozenset({"2.0", "2.1", "2.2", "2.3"})
 _GONE: Final = frozenset({"ClientDisconnect", "ClientDisconnected", "WebSocketDisconnect"})
 
 
@@ -43,9 +42,7 @@ def begin(
     """The request; without ``sinks`` the context flows and nothing is recorded."""
     if sinks is None:
         return Quiet(options, scope, receive, send, entry, entry.inside(None))
-    asgi = scope.get("asgi")
-    kind = Unwatched if asgi is not None and asgi.get("spec_version") in _SILENT else HttpRequest
-    request = kind(options, scope, receive, send, entry, sinks)
+    request = HttpRequest(options, scope, receive, send, entry, sinks)
     if sinks.mute and not request.kept:  # not sampled, and not measured either
         return Quiet(options, scope, receive, send, entry, request.context)
     return request
@@ -134,16 +131,3 @@ class HttpRequest(Recording):
                     error = INCOMPLETE
             self.finish(status, error)
         self.span.close()
-
-
-class Unwatched(HttpRequest):
-    """One of a server whose ``send`` does nothing once the client has gone, as ASGI had it before 2.4: there is nothing
-    to be seen of it between two messages of a body, and nothing is put around them."""
-
-    __slots__ = ()
-
-    def send(self, message: Message) -> Any:  # an awaitable, of whatever kind the server's own is
-        if self.chunks and message.get("more_body"):
-            self.chunks += 1
-            return self._send(message)
-        return super().send(message)

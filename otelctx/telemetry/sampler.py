@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext, Tracer
+from opentelemetry.trace import TraceFlags, Tracer
 
 from otelctx.telemetry.events import SPAN_KEY
 
@@ -18,6 +18,7 @@ __all__ = ["EVERYTHING", "NOTHING", "Dropped", "dropped"]
 _SAMPLING: Final = "opentelemetry.sdk.trace.sampling"
 _TRACER: Final = ("opentelemetry.sdk.trace", "Tracer")
 _OFF: Final = "AlwaysOffSampler"
+_SAMPLED: Final = int(TraceFlags.SAMPLED)
 _PARTS: Final = (
     "_root",
     "_remote_parent_not_sampled",
@@ -44,10 +45,10 @@ class Dropped:
             return False
         # Nobody else writes under this key, and to ask an abstract class whether it is a span takes long.
         read = getattr(context.get(SPAN_KEY), "get_span_context", None)
-        parent: SpanContext | None = None if read is None else read()
-        if parent is None or not parent.is_valid:
+        if read is None:
             return self.root
-        return self.unsampled and parent.is_remote and not parent.trace_flags.sampled
+        _, _, remote, flags, _, valid = read()
+        return self.unsampled and remote and not flags & _SAMPLED if valid else self.root
 
 
 EVERYTHING: Final = Dropped(all=True)
