@@ -43,10 +43,14 @@ settings.load_profile("suite")
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A developer's own settings must not change what a test sees."""
+    """A developer's own settings must not change what a test sees, and neither may what another test has made of its
+    own: the process's party is made anew, by whoever asks for it first."""
     for name in os.environ:
         if name.startswith(("OTEL_", "OTELCTX_")) and name not in KEPT:
             monkeypatch.delenv(name)
+    nodes = sys.modules.get("otelctx.exchange.node")
+    if nodes is not None:
+        nodes.set_default_node(None)
 
 
 def beside(path: str) -> ModuleType:

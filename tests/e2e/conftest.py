@@ -126,9 +126,11 @@ class Redis(Backend):
 
 
 class Nginx(Backend):
-    """nginx with one server at ``url``, whose block holds ``directives``; ``around`` stands before that block."""
+    """nginx with one server at ``url``, whose block holds ``directives``; ``around`` stands before that block. In
+    both, ``@spare@`` is the number of another port, ``spare``."""
 
     url: str
+    spare: int
 
     def __init__(self, folder: Path, directives: str, around: str = "") -> None:
         self.folder = folder
@@ -137,7 +139,7 @@ class Nginx(Backend):
         super().__init__(folder / "nginx.log")
 
     def plan(self) -> Launch:
-        (self._port,) = free_ports(1)
+        self._port, self.spare = free_ports(2)
         self.url = f"http://127.0.0.1:{self._port}"
         self._write()
         command = [_binary("nginx"), "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"), "-e", "stderr"]
@@ -161,11 +163,12 @@ class Nginx(Backend):
         )
         # A master that runs as root gives its workers away to a user who may not read the test's folder.
         user = "user root;" if os.geteuid() == 0 else ""
-        (self.folder / "nginx.conf").write_text(
+        written = (
             f"{user} pid {self.folder / 'nginx.pid'}; error_log stderr; worker_processes 1; daemon off; events {{}}"
             f"http {{ access_log off; {temporary} {self.around} "
             f"server {{ listen 127.0.0.1:{self._port}; {self.directives} }} }}"
         )
+        (self.folder / "nginx.conf").write_text(written.replace("@spare@", str(self.spare)))
 
 
 class Relay:

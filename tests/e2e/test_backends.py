@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.trace import Link, Span, SpanKind, Tracer
 
 from otelctx import semconv
-from otelctx.testing.backends import Collector, Jaeger, free_ports
+from otelctx.testing.backends import Collector, Jaeger
 from otelctx.testing.receiver import OtlpReceiver
 
 pytestmark = pytest.mark.e2e
@@ -142,11 +142,10 @@ def test_jaegers_upload_takes_what_the_embedded_receiver_writes(
 
 
 def test_what_waits_in_the_queue_outlives_the_collector(
-    start_collector: Callable[..., Collector], jaeger: Jaeger, exporting: Exporting, tmp_path: Path
+    start_collector: Callable[..., Collector], jaeger: Jaeger, exporting: Exporting, tmp_path: Path, refused: str
 ) -> None:
     """Jaeger is away, the collector is stopped: the next one delivers."""
-    (nobody,) = free_ports(1)
-    first = start_collector(tmp_path, to=f"127.0.0.1:{nobody}")
+    first = start_collector(tmp_path, to=refused.removeprefix("http://"))
     with exporting(first.endpoint, "queued").start_as_current_span("waiting") as span:
         pass
     first.close()  # decides about the traces that wait, and puts them into the queue

@@ -161,7 +161,7 @@ def test_what_is_set_up_wrongly_is_said_and_counted(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_collector_that_is_not_there_is_to_be_started(ask: Any, collector: Any, protocol: str) -> None:
-    out = ask(protocol, "http", free_ports(1)[0])
+def test_a_collector_that_is_not_there_is_to_be_started(ask: Any, collector: Any, protocol: str, refused: str) -> None:
+    out = ask(protocol, "http", int(refused.rpartition(":")[2]))
     assert "start the collector" in out.splitlines()[1]
     assert out.endswith("dropped ['metrics', 'traces']\n"), out

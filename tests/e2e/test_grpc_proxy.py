@@ -16,7 +16,6 @@ from otelctx.exchange.node import Node
 from otelctx.grpc import interceptors
 from otelctx.grpc.client import instrument
 from otelctx.settings import Settings
-from otelctx.testing.backends import free_ports
 
 pytestmark = pytest.mark.e2e
 KEYS = "1:" + base64.b64encode(bytes(range(32))).decode()
@@ -63,12 +62,11 @@ def serving(frames: list[int], port: int = 0) -> Iterator[int]:
 
 def test_context_goes_through_nginx_both_ways_and_survives_a_restart(start_nginx: Callable[[str], Any]) -> None:
     frames: list[int] = []
-    (front,) = free_ports(1)
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
         port = first.enter_context(serving(frames))
-        start_nginx(f"listen 127.0.0.1:{front} http2; location / {{ grpc_pass grpc://127.0.0.1:{port}; }}")
-        bare = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{front}"))
+        nginx = start_nginx(f"listen 127.0.0.1:@spare@ http2; location / {{ grpc_pass grpc://127.0.0.1:{port}; }}")
+        bare = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{nginx.spare}"))
         stack.enter_context(session("chat-1"))
         stack.enter_context(TIER.bound("gold"))
         channel = instrument(bare, node=Node(Settings(keys=KEYS)))

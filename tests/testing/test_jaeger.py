@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from otelctx.errors import ConfigError
-from otelctx.testing.backends import free_ports
 from otelctx.testing.jaeger import JaegerQuery, fetch, from_jaeger
 from otelctx.testing.spans import SeenEvent, SeenSpan
 
@@ -71,12 +70,11 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def test_the_loopback_is_asked_without_a_proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (dead,) = free_ports(1)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{dead}")
+def test_the_loopback_is_asked_without_a_proxy(server: str, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", refused)
     assert fetch(f"{server}/x?y=1") == (404, "text/plain", b"/x?y=1")
     assert fetch(f"{server}/x", b"{}")[2] == b"{}"
-    assert fetch(f"http://127.0.0.1:{dead}/")[0] == 0
+    assert fetch(f"{refused}/")[0] == 0
 
 
 def test_jaegers_json_is_read_into_spans(server: str) -> None:
@@ -93,10 +91,9 @@ def test_an_unknown_path_is_no_json(server: str) -> None:
         JaegerQuery(server).get("/api/nothing-here")
 
 
-def test_where_there_is_no_jaeger_it_is_said(server: str) -> None:
-    (dead,) = free_ports(1)
+def test_where_there_is_no_jaeger_it_is_said(server: str, refused: str) -> None:
     with pytest.raises(ConfigError, match="does not answer"):
-        JaegerQuery(f"http://127.0.0.1:{dead}").ready()
+        JaegerQuery(refused).ready()
     with pytest.raises(ConfigError, match="is no Jaeger: HTTP 404"):
         JaegerQuery(f"{server}/elsewhere").ready()
     with pytest.raises(ConfigError, match="no URL of a Jaeger"):
