@@ -8,7 +8,7 @@ ended, the first use of this one starts a span of a new trace that links to it; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from threading import Lock
+from threading import RLock
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -23,7 +23,11 @@ from otelctx.telemetry.failure import end, start
 
 __all__ = ["ServerSpan"]
 
-_reviving: Final = Lock()  # one for all: it happens seldom, and a lock for each request is not free
+_reviving: Final = RLock()  # one for all: it happens seldom, and a lock for each request is not free
+# What the start of a span calls, the SDK's own counters for one, may ask for the current span, which is this one: its
+# own start would then wait for itself. And what another thread holds meanwhile may be what that start waits for.
+_starting: Final[set[int]] = set()
+_WAIT: Final = 0.5  # seconds
 
 
 class ServerSpan(Span):
@@ -78,16 +82,25 @@ class ServerSpan(Span):
     def _span(self) -> Span:
         if self._background is None or not self._sampled():
             return NonRecordingSpan(self._ended.get_span_context())
-        with _reviving:
-            if self._target is None:
-                tracer, name, scope = self._background
-                link = Link(self._ended.get_span_context())
-                self._target = start(
-                    tracer, f"{name} background", Context(), SpanKind.INTERNAL, session_attributes(scope), link
-                )
-                if self._closed:  # a task that outlives the application's call: nobody is left to end it
-                    self._over(self._target)
-            return self._target
+        if not _reviving.acquire(timeout=_WAIT):
+            return NonRecordingSpan(self._ended.get_span_context())
+        try:
+            return self._target or self._revived(*self._background)
+        finally:
+            _reviving.release()
+
+    def _revived(self, tracer: Tracer, name: str, scope: Scope) -> Span:
+        link = Link(self._ended.get_span_context())
+        if id(self) in _starting:
+            return NonRecordingSpan(link.context)
+        _starting.add(id(self))
+        self._target = target = start(
+            tracer, f"{name} background", Context(), SpanKind.INTERNAL, session_attributes(scope), link
+        )
+        _starting.discard(id(self))
+        if self._closed:  # a task that outlives the application's call: nobody is left to end it
+            self._over(target)
+        return self._target
 
     def _sampled(self) -> bool:
         return self._ended.get_span_context().trace_flags.sampled

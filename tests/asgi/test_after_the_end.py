@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
 from typing import Any
 
 import pytest
 from opentelemetry import propagate, trace
+from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
 from otelctx.asgi.headers import Inbound
@@ -168,3 +175,87 @@ async def test_a_framework_that_uses_names_of_another_ones_costs_its_route_and_n
     r = rig(app)
     assert (await r.request()).body == b"ok"
     assert (r.span.name, "http.route" in r.point()) == ("GET", False)
+
+
+class Asking(SpanProcessor):
+    """Looks at the current span whenever one starts, as the SDK's own counters do for their exemplars."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_start(self, span: Span, parent_context: Any = None) -> None:
+        self.seen.append(trace.get_current_span().get_span_context().span_id)
+
+
+async def test_what_asks_for_the_current_span_while_the_linked_one_starts_is_answered(rig: Any, ok: Any) -> None:
+    """It would wait for itself, and the whole server with it."""
+    asking = Asking()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await ok(send)
+        trace.get_current_span().set_attribute("late", True)
+
+    r = rig(app)
+    r.tracers.add_span_processor(asking)
+    await r.request()
+    request, background = r.spans
+    assert background.attributes["late"] is True
+    assert asking.seen[-1] == request.context.span_id
+
+
+class Holding(SpanProcessor):
+    """Where a span starts it waits for another thread, which wants the current span first."""
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+
+    def on_start(self, span: Span, parent_context: Any = None) -> None:
+        if "background" in span.name:
+            current = contextvars.copy_context()
+            other = threading.Thread(target=current.run, args=(self.ask,))
+            other.start()
+            other.join(60)
+
+    def ask(self) -> None:
+        self.found.append(trace.get_current_span().get_span_context().span_id)
+
+
+async def test_two_threads_never_wait_for_each_other(rig: Any, ok: Any) -> None:
+    holding = Holding()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await ok(send)
+        trace.get_current_span().set_attribute("late", True)
+
+    r = rig(app)
+    r.tracers.add_span_processor(holding)
+    await r.request()
+    request, _ = r.spans
+    assert holding.found == [request.context.span_id]
+
+
+SERVED = """
+    import asyncio
+    from opentelemetry import trace
+    import otelctx
+    otelctx.configure("a", logs=False)
+    async def app(scope, receive, send):
+        with trace.get_tracer("app").start_as_current_span("work"):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+    async def nothing(*_): ...
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+    asyncio.run(otelctx.wrap(app)(scope, nothing, nothing))
+    print("over")
+"""
+
+
+def test_with_the_sdks_own_metrics_a_span_that_ends_after_the_answer_stops_nobody() -> None:
+    """Older SDKs always count their spans, newer ones if they are told to."""
+    settings = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
+    settings |= {"OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": "true"}
+    command = [sys.executable, "-c", textwrap.dedent(SERVED)]
+    done = subprocess.run(
+        command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.stderr) == ("over\n", "")
