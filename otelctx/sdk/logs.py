@@ -14,7 +14,8 @@ _log = logging.getLogger(__name__)
 def export_logging(level: int | str | None = None) -> None:
     """Export log records by opentelemetry-instrumentation-logging, those of ``level`` and above if one is given.
 
-    Nothing is done if a handler of OpenTelemetry is on the root logger already, or if the package is not installed.
+    Nothing is done if a handler of OpenTelemetry is on the root logger already, if that package has been set up by
+    somebody else, or if it is not installed.
     Raises ``ValueError`` for a level that logging does not know.
     """
     root = logging.getLogger()
@@ -25,7 +26,10 @@ def export_logging(level: int | str | None = None) -> None:
     except ImportError:
         _log.debug("opentelemetry-instrumentation-logging is not installed: log records stay local")
         return
-    LoggingInstrumentor().instrument()
+    instrumentor = LoggingInstrumentor()
+    if instrumentor.is_instrumented_by_opentelemetry:  # and its handler left out, as somebody has wanted it
+        return
+    instrumentor.instrument()
     for handler in filter(_is_exporter, root.handlers):
         if level is not None:
             handler.setLevel(level)

@@ -79,3 +79,33 @@ def test_an_unknown_level_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="CRITICAL"):
         configure(log_level="loud")
+
+
+def test_lines_that_are_printed_have_their_trace_where_the_operator_wants_it(run: Any, receiver: OtlpReceiver) -> None:
+    out = run(
+        WORK.replace("ARGUMENTS", ""),
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+        OTEL_PYTHON_LOG_CORRELATION="true",
+    )
+    (span,) = receiver.spans()
+    (line,) = (line for line in out.splitlines() if "inside 1" in line)
+    assert f"trace_id={span.trace_id} span_id={span.span_id}" in line
+    assert set(_records(receiver)) == {"inside 1", "failed", "outside"}, "and they are exported as well"
+
+
+def test_who_has_set_it_up_without_a_handler_gets_none_and_is_not_told_off(run: Any, receiver: OtlpReceiver) -> None:
+    out = run(
+        """
+        import logging
+        from opentelemetry.instrumentation.logging import LoggingInstrumentor
+        LoggingInstrumentor().instrument()
+        logging.getLogger().handlers.clear()
+        from otelctx.sdk.configure import configure
+        handle = configure("mine")
+        logging.getLogger("app").warning("said")
+        print(handle.shutdown(20))
+        """,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+    )
+    assert sorted(out.split()) == ["True", "said"]
+    assert _records(receiver) == {}

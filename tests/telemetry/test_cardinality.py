@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otelctx import semconv
+from otelctx.asgi.capture import MAX_KEYS
 
 # Of the conventions, and bounded by them or by the deployment.
 BOUNDED = {semconv.GEN_AI_REQUEST_MODEL}
@@ -19,3 +20,11 @@ def test_no_context_key_and_no_id_is_an_attribute_of_a_metric(name: str) -> None
     assert not [
         a for a in attributes if a.endswith((".id", "_id", ".session", "url.path", "url.full", "client.address"))
     ]
+
+
+@pytest.mark.parametrize("kind", semconv.SPANS)
+def test_no_span_has_a_hundred_attributes_whatever_is_recorded(kind: str) -> None:
+    """The SDK lets the oldest go at 128, and an application has some of its own. Of a template, as of headers, there
+    are as many as are ever captured."""
+    rows = [semconv.ATTRIBUTES[key] for key in semconv.SPANS[kind].attributes]
+    assert sum(MAX_KEYS if row.template else 1 for row in rows) < 100
