@@ -16,7 +16,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATCHES = sorted((Path(__file__).parent / "mutants").glob("*.patch"))
-NEEDED = ("pyproject.toml", "tests/conftest.py", "tests/inference/conftest.py", "tests/inference/test_equality.py")
+NEEDED = (
+    "pyproject.toml",
+    "tests/conftest.py",
+    "tests/leftovers.py",
+    "tests/inference/conftest.py",
+    "tests/inference/test_equality.py",
+)
 
 NO_GATE = "from otelctx.inference import runner\nrunner.check = lambda model: None\n"
 
