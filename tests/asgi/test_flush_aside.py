@@ -81,7 +81,7 @@ async def test_a_lifespans_end_that_is_cancelled_waits_for_nobody(slow: Slow) ->
     assert (sent, slow.let_go.is_set()) == ([], False)
 
 
-def test_a_loop_that_is_closed_meanwhile_is_not_told(slow: Slow) -> None:
+async def test_a_loop_that_is_closed_meanwhile_is_not_told(slow: Slow) -> None:
     """pytest fails on what a thread raises."""
 
     async def leave() -> None:
@@ -89,7 +89,7 @@ def test_a_loop_that_is_closed_meanwhile_is_not_told(slow: Slow) -> None:
         await begun(slow)
         ending.cancel()
 
-    asyncio.run(leave())
+    await asyncio.to_thread(asyncio.run, leave())
 
 
 async def test_where_no_thread_can_be_had_the_end_is_not_held_up(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def server() -> Iterator[uvicorn.Server]:
         yield made
 
 
-def end(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def end(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     order: list[str] = []
     monkeypatch.setattr(module, "flush", lambda: order.append("flushed"))
     server.servers = []
@@ -137,14 +137,14 @@ def end(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         order.append("lifespan")
 
     monkeypatch.setattr(server, "lifespan", SimpleNamespace(shutdown=lifespan), raising=False)
-    asyncio.run(server.shutdown())
+    await server.shutdown()
     return order
 
 
-def test_uvicorn_flushes_once_after_the_lifespan(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uvicorn_flushes_once_after_the_lifespan(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert flush_with_uvicorn()
     assert flush_with_uvicorn()
-    assert end(server, monkeypatch) == ["lifespan", "flushed"]
+    assert await end(server, monkeypatch) == ["lifespan", "flushed"]
 
 
 def test_a_lifespan_leaves_it_to_uvicorn(server: uvicorn.Server) -> None:
@@ -154,10 +154,10 @@ def test_a_lifespan_leaves_it_to_uvicorn(server: uvicorn.Server) -> None:
     assert "shutdown" in vars(server)
 
 
-def test_who_is_forced_to_leave_is_not_held_up(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_forced_to_leave_is_not_held_up(server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     flush_with_uvicorn()
     server.force_exit = True
-    assert end(server, monkeypatch) == []
+    assert await end(server, monkeypatch) == []
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None, SimpleNamespace().__init__])
