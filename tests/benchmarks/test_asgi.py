@@ -8,12 +8,13 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import _wrk, asgi
+from benchmarks import _served, _wrk, asgi
 from benchmarks._served import APPLICATIONS, QUIET
 from benchmarks.harness import MissingPeer
 
@@ -74,6 +75,26 @@ def test_every_comparison_runs() -> None:
             assert 0 < report["figures"][f"load_{name}_p50_ms"] <= report["figures"][f"load_{name}_p99_ms"]
 
 
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Providers that an application makes export from threads, until they are shut down."""
+    made: list[Any] = []
+
+    def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def provider(*arguments: Any, **options: Any) -> Any:
+            made.append(make(*arguments, **options))
+            return made[-1]
+
+        return provider
+
+    for name in ("TracerProvider", "MeterProvider"):
+        monkeypatch.setattr(_served, name, noted(getattr(_served, name)))
+    yield
+    for provider in made:
+        provider.shutdown()
+
+
+@pytest.mark.usefixtures("ended")
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_every_application_answers_the_same(name: str) -> None:
     app = APPLICATIONS[name]()

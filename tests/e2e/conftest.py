@@ -181,27 +181,37 @@ class Relay:
         self._to = port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept)
-        self._thread.start()
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listening.accept()
-                threading.Thread(target=self._pass, args=(near,), daemon=True).start()
+                self._run(self._pass, near)
+
+    def _run(self, what: Callable[..., None], *arguments: Any) -> threading.Thread:
+        self._threads.append(threading.Thread(target=what, args=arguments))
+        self._threads[-1].start()
+        return self._threads[-1]
 
     def _pass(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._to)) as far, suppress(OSError):
-            back = threading.Thread(target=self._copy, args=(far, near), daemon=True)
-            back.start()
-            while data := near.recv(65536):
-                if self.crash:
-                    self.crash -= 1
-                    return
-                self.sizes.append(len(data))
-                far.sendall(data)
-            far.shutdown(socket.SHUT_WR)
-            back.join()
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._to)) as far:
+            self._open += (near, far)
+            back = self._run(self._copy, far, near)
+            try:
+                while data := near.recv(65536):
+                    if self.crash:
+                        self.crash -= 1
+                        return
+                    self.sizes.append(len(data))
+                    far.sendall(data)
+                far.shutdown(socket.SHUT_WR)
+                back.join()
+            finally:
+                self._cut(near, far)  # to close them would not wake who reads
+                back.join()
 
     @staticmethod
     def _copy(source: socket.socket, sink: socket.socket) -> None:
@@ -214,7 +224,16 @@ class Relay:
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join()
+        self._threads[0].join()
+        self._cut(*self._open)
+        for thread in self._threads:
+            thread.join()
+
+    @staticmethod
+    def _cut(*connections: socket.socket) -> None:
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _binary(name: str) -> str:

@@ -218,7 +218,7 @@ def serve() -> Callable[..., Any]:
     return serving
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _sockets() -> Iterator[Callable[[], tuple[_Socket, int]]]:
     with ExitStack() as stack:
         made: list[tuple[_Socket, int]] = []
