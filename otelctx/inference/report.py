@@ -88,6 +88,9 @@ class TurnReport:
         self._last = 0.0
         self._transcript = Transcript(request, capture_content)
         if self._transcript.on_span:
+            if request.stop:  # words of the request, as its messages are
+                stops = [sanitize.text(stop, _STOP) for stop in request.stop[:_STOPS]]
+                self._trace.set({semconv.GEN_AI_STOP_SEQUENCES: stops})
             self._trace.set(self._transcript.as_attributes(self._transcript.asked()))
 
     # what becomes known, in this order
@@ -348,8 +351,6 @@ def _asked(request: TurnRequest) -> dict[str, AttributeValue]:
     # Telemetry carries 64 bits; one integer beyond them would cost the whole batch of spans.
     if params.seed is not None and INT_MIN <= params.seed <= INT_MAX:
         asked[semconv.GEN_AI_REQUEST_SEED] = params.seed
-    if request.stop:
-        asked[semconv.GEN_AI_STOP_SEQUENCES] = [sanitize.text(stop, _STOP) for stop in request.stop[:_STOPS]]
     if request.stream:
         asked[semconv.GEN_AI_REQUEST_STREAM] = True
     return asked

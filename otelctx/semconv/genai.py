@@ -49,7 +49,7 @@ GEN_AI_ATTRIBUTES: Final[dict[str, Attribute]] = {
         _row(GEN_AI_REQUEST_FREQUENCY_PENALTY, "double", "frequency penalty, if there is one"),
         _row(GEN_AI_REQUEST_PRESENCE_PENALTY, "double", "presence penalty, if there is one"),
         _row(GEN_AI_REQUEST_SEED, "int", "seed of sampling, where it has 64 bits", unbounded=True),
-        _row(GEN_AI_STOP_SEQUENCES, "string[]", "where the answer is to end, if anywhere; bounded", unbounded=True),
+        _row(GEN_AI_STOP_SEQUENCES, "string[]", "where the answer is to end; as messages are", unbounded=True),
         _row(GEN_AI_REQUEST_STREAM, "boolean", "true if the answer is streamed; never false"),
         _row(GEN_AI_RESPONSE_ID, "string", "the answer, as its client knows it", unbounded=True),
         _row(GEN_AI_RESPONSE_MODEL, "string", "the model that answers"),

@@ -106,7 +106,6 @@ _INFERENCE: Final = uses(
         genai.GEN_AI_REQUEST_TOP_P,
         genai.GEN_AI_REQUEST_FREQUENCY_PENALTY,
         genai.GEN_AI_REQUEST_PRESENCE_PENALTY,
-        genai.GEN_AI_STOP_SEQUENCES,
         genai.GEN_AI_RESPONSE_ID,
         genai.GEN_AI_RESPONSE_MODEL,
         genai.GEN_AI_FINISH_REASONS,
@@ -114,7 +113,7 @@ _INFERENCE: Final = uses(
         genai.GEN_AI_CACHE_READ_TOKENS,
         *_USAGE,
     ),
-    opt_in=(genai.GEN_AI_INPUT_MESSAGES, genai.GEN_AI_OUTPUT_MESSAGES),
+    opt_in=(genai.GEN_AI_INPUT_MESSAGES, genai.GEN_AI_OUTPUT_MESSAGES, genai.GEN_AI_STOP_SEQUENCES),
 )
 
 SPANS: Final[dict[str, SpanType]] = {

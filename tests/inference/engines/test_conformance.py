@@ -73,13 +73,20 @@ async def test_a_turn_says_where_it_was_to_stop_and_by_which_id_its_client_knows
 ) -> None:
     stops = ("never\ud800", "x" * 1000, *(f"<{n}>" for n in range(30)))
     request = TurnRequest((Message("user", "hello"),), max_tokens=4, stop=stops, response_id="chatcmpl-1")
-    async for _ in (await make_engine().admit(request)).chunks():
+    async for _ in (await make_engine(capture_content="SPAN_ONLY").admit(request)).chunks():
         pass
     attributes = dict(seen.chat().attributes or {})
     shown: Any = attributes[semconv.GEN_AI_STOP_SEQUENCES]
     assert shown[:3] == ("never\ufffd", "x" * 127 + "…", "<0>")
     assert len(shown) == 16
     assert attributes[semconv.GEN_AI_RESPONSE_ID] == "chatcmpl-1"
+
+
+async def test_where_it_was_to_stop_are_words_of_the_request(seen: Seen, make_engine: Make) -> None:
+    request = TurnRequest((Message("user", "hello"),), max_tokens=4, stop=("never",))
+    async for _ in (await make_engine().admit(request)).chunks():
+        pass
+    assert semconv.GEN_AI_STOP_SEQUENCES not in dict(seen.chat().attributes or {})
 
 
 async def test_what_is_refused_has_no_response(seen: Seen, make_engine: Make) -> None:
