@@ -49,11 +49,22 @@ def _forward(module: Any, tokens: Tensor) -> Tensor:
 @torch.inference_mode(False)
 def pack(model: nn.Module) -> list[Any]:
     """Pack the float32 linear layers of ``model`` on the CPU; the result is for :func:`unpack`. Until then they take no
-    part in training, and whoever reads their ``weight`` finds an opaque tensor of the same shape and type."""
-    if not _available():
-        return []
-    uses = Counter(id(one) for _, one in model.named_parameters(remove_duplicate=False))
+    part in training, and whoever reads their ``weight`` finds an opaque tensor of the same shape and type.
+
+    None is packed where that can't be done, as without the memory for a second copy of the largest one."""
     packed: list[Any] = []
+    try:
+        _pack(model, packed)
+    except Exception:  # a build of torch that has not all of it, or no memory: the layers work as they are
+        unpack(packed)
+        return []
+    return packed
+
+
+def _pack(model: nn.Module, packed: list[Any]) -> None:
+    if not _available():
+        return
+    uses = Counter(id(one) for _, one in model.named_parameters(remove_duplicate=False))
     modules: Iterable[Any] = model.modules()  # mypy takes a layer's forward for what can't be assigned
     for module in modules:
         if _packable(module, uses):
@@ -61,7 +72,6 @@ def pack(model: nn.Module) -> list[Any]:
             module.weight = nn.Parameter(order, requires_grad=module.weight.requires_grad)
             module.forward = partial(_forward, module)
             packed.append(module)
-    return packed
 
 
 @torch.inference_mode(False)

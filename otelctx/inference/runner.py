@@ -10,7 +10,7 @@ from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
 from otelctx.inference.facts import check_window
 from otelctx.inference.faults import kind_of
-from otelctx.inference.gate import check
+from otelctx.inference.gate import check, declared
 from otelctx.inference.kvrows import RowKV, StepResult, Work
 from otelctx.inference.packed import pack, unpack
 
@@ -38,9 +38,9 @@ class Runner:
         self._packed = _checked(model)
         try:
             self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device, static=static)
-        except (RuntimeError, MemoryError) as error:
+        except BaseException as error:
             self._unpack()
-            if kind_of(error) != "memory":
+            if not isinstance(error, RuntimeError | MemoryError) or kind_of(error) != "memory":
                 raise
             raise ConfigError(
                 f"there is no memory for {rows} rows of {window} tokens: choose fewer rows, or a smaller window"
@@ -74,7 +74,9 @@ class Runner:
 
 def _checked(model: Any) -> list[Any]:
     """The layers of ``model`` that are packed, once it has passed the load gate. Models may use a layer's weight past
-    the layer: they fail the gate with packed ones, and are given another try without."""
+    the layer: they fail the gate with packed ones, and are given another try without. One that another runner serves
+    is not touched."""
+    declared(model)
     packed = pack(model)
     try:
         check(model)

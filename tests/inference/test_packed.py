@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -119,6 +120,56 @@ def test_nothing_is_packed_while_onednn_is_off(tied: Tied, monkeypatch: pytest.M
     assert pack(tied) == []
 
 
+def test_where_packing_fails_the_layers_stay_as_they_are(tied: Tied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of them packed would be as well, but nobody would know which."""
+    before, own, calls = bits(tied), torch.ops.mkldnn._reorder_linear_weight, count(1)
+
+    def fails_later(weight: Tensor, tokens: int) -> Tensor:
+        if next(calls) == 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        found: Tensor = own(weight, tokens)
+        return found
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", fails_later)
+    assert pack(tied) == []
+    assert next(calls) == 3
+    assert all(torch.equal(value, before[name]) for name, value in tied.state_dict().items())
+    assert "forward" not in vars(tied.inner)
+
+
+@pytest.mark.parametrize("make", [lambda w: w.t().contiguous().t(), lambda w: w[:, ::2], lambda w: w[:1].expand(6, -1)])
+@torch.inference_mode()
+def test_weights_that_lie_otherwise_give_the_same(make: Callable[[Tensor], Tensor]) -> None:
+    """Transposed, a part of another tensor, or one row for all."""
+    torch.manual_seed(2)
+    weight = make(torch.randn(6, 8))
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.weight = nn.Parameter(weight)
+    given = torch.randn(3, layer.in_features)
+    expected = layer(given)
+    assert pack(layer) == [layer]
+    torch.testing.assert_close(layer(given), expected, rtol=0, atol=1e-5)
+    unpack([layer])
+    assert torch.equal(layer.weight, weight)
+
+
+def test_a_model_that_is_served_unpacked_is_not_packed_by_who_comes_next(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first runner may be in the middle of a step."""
+    tried: list[Any] = []
+
+    def seen(model: Any) -> list[Any]:
+        tried.append(model)
+        return []
+
+    monkeypatch.setattr(runner, "pack", seen)
+    with closing(Runner(llama, rows=1, window=16)):
+        with pytest.raises(ConfigError, match="not closed"):
+            Runner(llama, rows=1, window=16)
+        assert tried == [llama]
+
+
 def test_a_closed_runner_gives_the_weights_back(llama: Any) -> None:
     """However often it is closed."""
     before = bits(llama)
@@ -131,7 +182,7 @@ def test_a_closed_runner_gives_the_weights_back(llama: Any) -> None:
 
 
 def test_a_refused_model_keeps_its_weights(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it is the gate that refuses it or the memory for its rows that is not there."""
+    """Whether it is the gate that refuses it, the memory for its rows that is not there, or something else."""
     before = bits(llama)
 
     def refuse(model: Any) -> None:
@@ -140,10 +191,17 @@ def test_a_refused_model_keeps_its_weights(llama: Any, monkeypatch: pytest.Monke
     def no_memory(*args: object, **options: object) -> RowKV:
         raise MemoryError
 
-    for name, fault in (("check", refuse), ("RowKV", no_memory)):
+    def unknown(*args: object, **options: object) -> RowKV:
+        raise ValueError("no such device")
+
+    for name, fault, error in (
+        ("check", refuse, ConfigError),
+        ("RowKV", no_memory, ConfigError),
+        ("RowKV", unknown, ValueError),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(runner, name, fault)
-            with pytest.raises(ConfigError):
+            with pytest.raises(error):
                 Runner(llama, rows=1, window=16)
         assert all(torch.equal(value, before[key]) for key, value in llama.state_dict().items())
 
