@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from typing import Final
 
 from opentelemetry import trace
@@ -30,6 +31,7 @@ __all__ = ["Proxy"]
 _log = logging.getLogger(__name__)
 
 _EVENTS: Final = b"text/event-stream"
+_LAST_WORD: Final = 5.0  # seconds for the event that says why a stream ends
 
 
 class Proxy:
@@ -53,12 +55,12 @@ class Proxy:
         inbound = Inbound(head, receive, self._options.limits, timeouts.idle)
         self._budget.request()
         try:
-            async with asyncio.timeout(timeouts.total):
+            async with asyncio.timeout(timeouts.total) as limit:
                 await inbound.read()
                 outbound, answer = await self._answer(head, inbound, route)
-                await self._relay(outbound, answer, route, send)
+                await self._relay(outbound, answer, route, send, limit)
         except TimeoutError:
-            raise UpstreamTimeout("the request took longer than a request may take") from None
+            raise _too_long() from None
         except ClientGone:
             return
         finally:
@@ -107,8 +109,9 @@ class Proxy:
         instruments(self._party.meter_provider).gateway_retries.add(1, {semconv.REASON: reason})
         return True
 
-    async def _relay(self, outbound: Outbound, answer: Head, route: Route, send: Send) -> None:
-        """Hand the response on as it comes. When it breaks off, so does what the client gets: never a clean end."""
+    async def _relay(self, outbound: Outbound, answer: Head, route: Route, send: Send, limit: asyncio.Timeout) -> None:
+        """Hand the response on as it comes. When it breaks off, or takes longer than ``limit``, so does what the client
+        gets: never a clean end."""
         started = False
         try:
             if not 200 <= answer.status <= 599:
@@ -123,8 +126,9 @@ class Proxy:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except BaseException as error:
             outbound.fail(error)
-            if started and stream and plain and isinstance(error, UpstreamFailure):
-                await send({"type": "http.response.body", "body": _error_event(error), "more_body": True})
+            cause = _too_long() if limit.expired() else error
+            if started and stream and plain and isinstance(cause, UpstreamFailure):
+                await _last_word(send, cause)
             raise
         outbound.done()  # before the last byte goes out, with which the SERVER span ends
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -137,9 +141,17 @@ class Proxy:
         return lines
 
 
-def _error_event(error: UpstreamFailure) -> bytes:
-    """For whoever reads a stream to its end. What was begun before is ended first."""
-    return b"\n\ndata: " + json.dumps(error.body()).encode() + b"\n\n"
+def _too_long() -> UpstreamTimeout:
+    return UpstreamTimeout("the request took longer than a request may take")
+
+
+async def _last_word(send: Send, error: UpstreamFailure) -> None:
+    """An event for whoever reads a stream to its end. What was begun before is ended first. A client that does not read
+    goes without it."""
+    event = b"\n\ndata: " + json.dumps(error.body()).encode() + b"\n\n"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORD):
+            await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 def _tell(stream: bool) -> None:

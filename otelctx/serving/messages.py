@@ -104,7 +104,7 @@ def _refused(content: str, refusal: str, role: str, at: str) -> str:
     """An answer that was one, or ended in one, as the API tells it: beside the content."""
     if role != "assistant":
         raise InvalidRequest(f"{at}: only an assistant refuses", code="unsupported_parameter", param=at)
-    return f"{content}\n{refusal}" if content else refusal
+    return "\n".join(filter(None, (content, refusal)))
 
 
 def _role(value: object, at: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from otelctx.gateway import proxy
+from otelctx.gateway.failures import UpstreamTimeout
 from otelctx.gateway.options import Options, Timeouts
 
 SSE = [(b"content-type", b"text/event-stream")]
@@ -326,6 +328,8 @@ def test_silence_ends(edge: Any, workers: Any, timeouts: Timeouts, answered: boo
     got = running.talk(b"GET / HTTP/1.1\r\nhost: e\r\nconnection: close\r\n\r\n")
     if answered:
         assert b"data: 1\n\n" in got
+        assert b'data: {"error": {"message": ' in got
+        assert b'"code": "upstream_timeout"' in got
         assert not got.endswith(b"0\r\n\r\n")
     else:
         assert got.startswith(b"HTTP/1.1 504 ")
@@ -348,3 +352,14 @@ def test_connections_to_a_worker_are_used_again(client: Any, edge: Any, scripted
     running = edge([upstream.url], options=Options(health_path=""))
     assert [client.get(running.url).text for _ in range(5)] == ["ok"] * 5
     assert upstream.connections == 1
+
+
+async def test_a_client_that_does_not_read_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stream that took too long because of it: it goes without the event that says so."""
+
+    async def never(message: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(proxy, "_LAST_WORD", 0)
+    async with asyncio.timeout(60):
+        await proxy._last_word(never, UpstreamTimeout("too long"))

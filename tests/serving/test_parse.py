@@ -103,6 +103,7 @@ def test_everything_that_is_supported_reaches_the_turn() -> None:
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, Message("assistant", "no")),
         ({"role": "assistant", "content": None, "refusal": "no"}, Message("assistant", "no")),
         ({"role": "assistant", "content": "so far", "refusal": "no"}, Message("assistant", "so far\nno")),
+        ({"role": "assistant", "content": "all", "refusal": ""}, Message("assistant", "all")),
         (
             {"role": "assistant", "content": "x", "annotations": [{"type": "url_citation"}], "anything": None},
             Message("assistant", "x"),
