@@ -97,7 +97,7 @@ class Guard:
         build = _Build(self, mode, max_tokens, self._limit(max_tokens))
         exchanges = exchanges_of(messages, first)
         build.refuse_by_bytes(messages, pinned)
-        if not self.tokenizer.concatenative:
+        if not self.tokenizer.concatenative or (first and self.tokenizer.names(messages)):
             return Rerender(self.tokenizer, self.window, max_tokens, mode).alone(messages)
         head = self.tokenizer.head(system_of(messages)) if first else Piece(())
         build.total = pinned + len(self.tokenizer.open)
@@ -232,4 +232,4 @@ async def _off_loop(call: Callable[[], Prompt], size: int) -> Prompt:
 
 
 def _size(messages: Sequence[Message]) -> int:
-    return sum(len(message.content) for message in messages)
+    return sum(len(message.content) + len(message.name or "") for message in messages)

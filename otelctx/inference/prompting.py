@@ -42,6 +42,7 @@ class Prompter:
             return self._raw(request)
         request = replace(request, messages=messages_of(request.messages))
         if request.session is not None:
+            self._refuse_names(request.messages)
             self._guard.refuse_by_bytes(request.messages, request.max_tokens, request.mode(self._mode))
         return request
 
@@ -62,6 +63,16 @@ class Prompter:
         return await self._guard.aprompt(
             messages, request.max_tokens, mode=mode, first=first, pinned=record.window.pinned
         )
+
+    def _refuse_names(self, messages: Sequence[Message]) -> None:
+        """A session keeps no names, so that a later turn would have the model read another conversation."""
+        if self._guard.tokenizer.names(messages):
+            index = next(index for index, message in enumerate(messages) if message.name)
+            raise InvalidRequest(
+                f"messages[{index}].name: a session keeps no names; send the messages without a session, or no name",
+                code="unsupported_parameter",
+                param=f"messages[{index}].name",
+            )
 
     def _raw(self, request: TurnRequest) -> TurnRequest:
         if request.session is not None:

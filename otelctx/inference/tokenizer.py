@@ -27,6 +27,7 @@ __all__ = ["ChatTokenizer", "Piece", "Rendered", "SpecialTokens"]
 
 SpecialTokens = Literal["neutralise", "reject"]
 _MARK: Final = "Qz7sentinel"
+_NAME: Final = "Qz7name"
 _INVISIBLE: Final = "\u200b"
 
 
@@ -71,6 +72,7 @@ class ChatTokenizer:
         self._separable = tokenizer.decode([*self.encode("a"), *self.encode("|b")]) == "a|b"
         self._once = lru_cache(64)(lambda text: tuple(self.encode(text)))
         self._dated = "strftime_now" in str(tokenizer.chat_template)
+        self._names = self._writes_names()
         pieces = probe(self._render)
         self.pieces: Pieces | None = pieces if pieces is not None and self._meets_at_special(pieces) else None
         self.open: tuple[int, ...] = self._once(self.pieces.open) if self.pieces else ()
@@ -83,6 +85,10 @@ class ChatTokenizer:
     def concatenative(self) -> bool:
         """Whether messages can be tokenised one by one."""
         return self.pieces is not None
+
+    def names(self, messages: Sequence[Message]) -> bool:
+        """Whether the template writes a name that one of ``messages`` has. Those are not tokenised one by one."""
+        return self._names and any(message.name for message in messages)
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` and nothing around it; special tokens in it are special."""
@@ -113,23 +119,27 @@ class ChatTokenizer:
         Messages before ``since`` were accepted in an earlier request: what they spell out is neither refused nor
         counted any more. Raises :class:`~otelctx.errors.InvalidRequest`; places in it count from ``since`` on.
         """
-        split, neutralised = [], 0
+        plain, neutralised = [], 0
+        mark = self._mark(messages)
         for index, message in enumerate(messages):
-            if index < since:
-                split.append(self._special.split(message.content))
-            else:
-                split.append(self._split(message.content, f"messages[{index - since}].content"))
-                neutralised += len(split[-1]) - 1
-        mark = self._mark(messages) if any(len(parts) > 1 for parts in split) else ""
-        plain = [{"role": m.role, "content": mark.join(parts)} for m, parts in zip(messages, split, strict=True)]
+            fields = {"content": message.content}
+            if self._names and message.name:
+                fields["name"] = message.name
+            for field, given in fields.items():
+                if index < since:
+                    parts = self._special.split(given)
+                else:
+                    parts = self._split(given, f"messages[{index - since}].{field}")
+                    neutralised += len(parts) - 1
+                fields[field] = mark.join(parts)
+            plain.append({"role": message.role, **fields})
         try:
             text = self._render(plain, True)
         except Exception as error:  # a template raises what it likes
             raise InvalidRequest(
                 f"the model's chat template does not take these messages: {error}", param="messages"
             ) from None
-        parts = text.split(mark) if mark and self._separable else (text,)
-        return Rendered(tuple(parts), neutralised)
+        return Rendered(tuple(text.split(mark)) if self._separable else (text,), neutralised)
 
     def tokens(self, rendered: Rendered) -> tuple[int, ...]:
         """Ids of what :meth:`render` gave."""
@@ -147,7 +157,7 @@ class ChatTokenizer:
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
         """A number of tokens that these messages have at least, from their bytes alone; 0 where nothing is proven."""
-        if self.bounds is None or self.pieces is None:
+        if self.bounds is None or self.pieces is None or self.names(messages):
             return 0  # a template that looks at the whole conversation may leave out what it likes
         # Templates may strip a message's ends.
         return self.bounds.least(m.content.strip() for m in messages)
@@ -162,7 +172,7 @@ class ChatTokenizer:
         if self.bounds is None:
             return None
         pieces = self.pieces
-        if pieces is None:
+        if pieces is None or self.names(messages):
             return sum(map(self.bounds.most, self.render(messages).parts))
         system = bool(messages) and messages[0].role == "system"
         frames = [self._frame(m, f"messages[{n}]") for n, m in enumerate(messages) if n or not system]
@@ -212,7 +222,17 @@ class ChatTokenizer:
         if not self._separable:
             return _INVISIBLE
         marks = (f"\ue000{number}\ue000" for number in count())
-        return next(mark for mark in marks if not any(mark in message.content for message in messages))
+        return next(mark for mark in marks if not any(mark in m.content or mark in (m.name or "") for m in messages))
+
+    def _writes_names(self) -> bool:
+        for roles in (("system", "user", "assistant", "user"), ("user", "assistant"), ("user",)):
+            try:
+                text = self._render([{"role": role, "content": _MARK, "name": _NAME} for role in roles], True)
+            except Exception:  # a template raises what it likes at messages that it does not take
+                continue
+            if _NAME in text:
+                return True
+        return False
 
     def _leading(self) -> tuple[int, ...]:
         plain = self.encode("a")

@@ -36,7 +36,8 @@ ROLES: Final[Mapping[str, str]] = {"system": "system", "developer": "system", "u
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. ``role`` is ``system``, ``user`` or ``assistant``; ``content`` is text without lone surrogates."""
+    """One message. ``role`` is ``system``, ``user`` or ``assistant``; ``content`` is text without lone surrogates, and
+    so is ``name``, of a participant: it is read by the model if the chat template writes names."""
 
     role: str
     content: str
@@ -122,10 +123,10 @@ class Chunk:
 
 
 def messages_of(values: Iterable[Message | Mapping[str, Any]]) -> tuple[Message, ...]:
-    """``values`` as checked messages; mappings have ``role`` and ``content`` as in OpenAI's API.
+    """``values`` as checked messages; mappings have ``role``, ``content`` and perhaps ``name`` as in OpenAI's API.
 
     Raises :class:`~otelctx.errors.InvalidRequest` whose ``param`` names the place: no messages, unknown role, content
-    that is no text, a lone surrogate.
+    or a name that is no text, a lone surrogate.
     """
     found = tuple(_message(value, f"messages[{index}]") for index, value in enumerate(values))
     if not found:
@@ -148,7 +149,12 @@ def _message(value: Message | Mapping[str, Any], at: str) -> Message:
     if not isinstance(content, str):
         raise InvalidRequest(f"{at}.content must be a string", code="invalid_type", param=f"{at}.content")
     check_text(content, f"{at}.content")
-    return Message(known, content, given.get("name"))
+    name = given.get("name")
+    if name is not None:
+        if not isinstance(name, str):
+            raise InvalidRequest(f"{at}.name must be a string", code="invalid_type", param=f"{at}.name")
+        check_text(name, f"{at}.name")
+    return Message(known, content, name)
 
 
 def check_text(text: str, at: str) -> None:

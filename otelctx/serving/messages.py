@@ -38,7 +38,7 @@ def _schema(roles: list[str], *, empty: bool) -> dict[str, Any]:
         "properties": {
             "role": {"enum": roles},
             "content": {"anyOf": contents},
-            "name": {"type": ["string", "null"]},
+            "name": {"type": ["string", "null"], "description": "Read by the model if its chat template writes names."},
             "refusal": {"type": ["string", "null"]} if empty else {"enum": [*_UNUSED]},
             "annotations": {"description": "Has no effect."},
             **{field: {"enum": [*_UNUSED], "description": "No tools here."} for field in _TOOL_FIELDS},
