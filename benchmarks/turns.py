@@ -11,7 +11,9 @@ measured from the call of ``engine.chat()`` to its first chunk, with admission, 
 ``llamacpp``    at 4096 tokens, through llama.cpp with its prefix reused, each relative to its own cold prefill of the
                 same ids. Fair although its weights have four bits: both quotients are of one program on one kind of
                 weights, so what remains is how much of the history's cost each of them saves. Its tokenising isn't
-                counted, and it reads as many new tokens as ours.
+                counted, and it reads as many tokens as ours, both times. The history's cost has an even share of
+                attention and a new turn at its end two shares, so that two programs that are each as quick in a turn as
+                in a prefill aren't at 1: the one with the quicker linear layers is above it.
 """
 
 from __future__ import annotations
@@ -88,6 +90,8 @@ class _Turns:
         size, report = self._size, self._report
         say(f"turns: reading {size.middle} tokens")
         history = self._text(size.middle)
+        # A short one first, on the other row, as the peers have it: what is allocated once is not what a turn costs.
+        await self._turn("short", self._text(size.message))
         cold = await self._turn("long", history)
         say("turns: generate()")
         stateless = self._stateless(history)
@@ -103,7 +107,9 @@ class _Turns:
 
     async def _warm(self, peer: LlamaCpp | None, history: str, cold: float) -> float:
         """Turns on the long history, with llama.cpp's in between; the median of ours."""
-        size, read = self._size, self._ids(history)[: self._size.middle]
+        size = self._size
+        # As many tokens as ours has read: the history with the template around it, without the token of the answer.
+        read = self._ids(history + self._text(size.middle))[: await self._used("long") - 1]
         their_cold = self._their_cold(peer, read) if peer is not None else 0.0
         times: dict[str, list[float]] = {"ours": [], "theirs": []}
         for number in range(size.rounds + 1):
@@ -133,7 +139,7 @@ class _Turns:
         size = self._size
         say(f"turns: reading up to {size.long} tokens")
         await self._turn("long", self._text(size.long - size.middle))
-        await self._turn("short", self._text(size.short))
+        await self._turn("short", self._text(size.short - size.message))
         times: dict[str, list[float]] = {"short": [], "long": []}
         for number in range(size.rounds + 1):
             for session, found in times.items():
