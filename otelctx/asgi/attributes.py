@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import otelctx.semconv as semconv
 from otelctx.asgi.headers import Inbound
-from otelctx.context.scope import Scope as ContextScope
 from otelctx.telemetry import sanitize
 from otelctx.telemetry.http import METHODS, method_names, protocol_version, scheme_name
 
-__all__ = ["Kind", "kind_of", "session_attributes", "start_attributes"]
+__all__ = ["Kind", "kind_of", "start_attributes"]
 
 OTHER: Final = "_OTHER"
 _MAX_AGENT: Final = 256
@@ -103,9 +102,3 @@ def start_attributes(kind: Kind, scope: Mapping[str, Any], client: str | None) -
     if client is not None:
         attributes[semconv.CLIENT_ADDRESS] = sanitize.text(client, _MAX_ADDRESS)
     return attributes
-
-
-def session_attributes(scope: ContextScope) -> dict[str, Any]:
-    """``session.id``, as it is now."""
-    session_id = scope.state.session_id
-    return {} if session_id is None else {semconv.SESSION_ID_ATTRIBUTE: session_id}

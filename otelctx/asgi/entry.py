@@ -13,7 +13,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Link, Span
 
 import otelctx.semconv as semconv
-from otelctx.asgi.attributes import session_attributes
 from otelctx.asgi.headers import FORWARDED, Inbound, extract, remote, without_ours
 from otelctx.asgi.options import Options
 from otelctx.asgi.types import Headers, Message, Scope
@@ -26,6 +25,7 @@ from otelctx.exchange.server import ServerExchange
 from otelctx.telemetry import events
 from otelctx.telemetry.events import SERVER_SPAN, SPAN_KEY
 from otelctx.telemetry.http import count_frame
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["Entry"]
 
@@ -93,7 +93,7 @@ class Entry:
         """Add what the SERVER span says of the context that came in."""
         exchange = self.exchange
         scope = self.scope
-        attributes.update(session_attributes(scope))
+        attributes.update(session_attributes(scope.state.session_id))
         if scope.source != "none":
             attributes[semconv.CONTEXT_SOURCE] = scope.source
         if scope.incomplete:

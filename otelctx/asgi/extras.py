@@ -14,6 +14,7 @@ from otelctx.asgi.capture import Capture, Lines, capture
 from otelctx.asgi.headers import Inbound
 from otelctx.asgi.hosts import known_hosts
 from otelctx.asgi.sizes import Sizes
+from otelctx.telemetry.failure import broken
 from otelctx.telemetry.instruments import Instruments
 
 __all__ = ["Extras", "extras"]
@@ -35,8 +36,12 @@ class Extras:
 
     def answered(self, span: Span, lines: Lines) -> None:
         """Put the response's headers on ``span``."""
-        if self.response_headers is not None and (found := self.response_headers.attributes(lines)):
-            span.set_attributes(found)
+        if self.response_headers is None:
+            return
+        try:
+            span.set_attributes(self.response_headers.attributes(lines))
+        except Exception as error:  # lines that are not as ASGI has them, which some servers send all the same
+            broken("the capture of headers", error)
 
     def locate(self, inbound: Inbound, point: dict[str, Any]) -> None:
         """Add the server that was meant to a metric's attributes, if it is a known one."""

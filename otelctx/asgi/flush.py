@@ -15,7 +15,7 @@ from opentelemetry import _logs, metrics, trace
 
 from otelctx.asgi.types import App, Message, Receive, Scope, Send
 
-__all__ = ["flush", "flush_aside", "flush_with_uvicorn", "flushing", "unflushed"]
+__all__ = ["flush", "flush_aside", "flush_with_uvicorn", "flushing", "unanswered", "unflushed"]
 
 _FLUSHES: Final = "otelctx.flushes"  # in a lifespan's scope
 _HOOKED: Final = "_otelctx_flushes"  # of a server
@@ -25,19 +25,30 @@ _PROVIDERS: Final[tuple[Callable[[], Any], ...]] = (
     metrics.get_meter_provider,
     _logs.get_logger_provider,
 )
+# What was waited for in vain.
+_unanswered: Final[list[tuple[object, Thread]]] = []
 
 
 def flush(timeout: float = 3.0) -> None:
     """Let all three providers send what they hold; never longer than ``timeout`` seconds, with or without success."""
     deadline = monotonic() + timeout
-    threads = []
+    flushes: list[tuple[object, Thread]] = []
     for get in _PROVIDERS:
-        send = getattr(get(), "force_flush", None)
+        provider = get()
+        send = getattr(provider, "force_flush", None)
         if send is not None:  # the API's own providers have nothing to send
-            threads.append(Thread(target=_quietly, args=(send,), name="otelctx-flush", daemon=True))
-            threads[-1].start()
-    for thread in threads:
+            thread = Thread(target=_quietly, args=(send,), name="otelctx-flush", daemon=True)
+            thread.start()
+            flushes.append((provider, thread))
+    for _, thread in flushes:
         thread.join(max(0.0, deadline - monotonic()))
+    _unanswered[:] = [(provider, thread) for provider, thread in flushes if thread.is_alive()]
+
+
+def unanswered(provider: object) -> bool:
+    """Whether :func:`flush` has waited for ``provider`` in vain, and what it has begun is still under way: who ends the
+    process after that need not wait for the same collector once more."""
+    return any(of is provider and thread.is_alive() for of, thread in _unanswered)
 
 
 def _quietly(send: Callable[[], object]) -> None:

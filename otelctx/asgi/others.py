@@ -71,10 +71,8 @@ def other_instrumentor(app: object) -> str | None:
             break
         if type(app).__module__.startswith("opentelemetry.instrumentation."):
             return type(app).__module__
-        for candidate in (
-            app,
-            getattr(app, "dependency_overrides_provider", None),
-        ):  # what FastAPI's router knows it by
+        # By the second FastAPI's router knows its application.
+        for candidate in (app, getattr(app, "dependency_overrides_provider", None)):
             if getattr(candidate, "_is_instrumented_by_opentelemetry", False):
                 return "an instrument_app() of OpenTelemetry"
         app = getattr(app, "app", None)

@@ -16,7 +16,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanCont
 from otelctx.asgi.answer import Answer, answer_to
 from otelctx.asgi.headers import FORWARDED, TRACEPARENT, passable, without_ours
 from otelctx.asgi.options import Options
-from otelctx.asgi.stream import BODY, START
+from otelctx.asgi.stream import START, TRAILERS
 from otelctx.asgi.types import Message, Scope, Send
 from otelctx.context.current import BINDING_KEY, Binding
 from otelctx.exchange import server
@@ -100,6 +100,10 @@ class Passing(Binding, NonRecordingSpan):
         context = Context() if parent is None else Context({SPAN_KEY: parent})
         return start(tracer, method_names(self._method)[1], context, SpanKind.SERVER).get_span_context()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is one of the span: it may go where nothing else of the request can, into another process for one."""
+        return NonRecordingSpan, (self.get_span_context(),)
+
     def __repr__(self) -> str:
         return f"NonRecordingSpan({self.get_span_context()!r})"
 
@@ -116,9 +120,10 @@ class Head:
 
     def send(self, message: Message) -> Awaitable[None]:
         kind = message["type"]
-        if kind != BODY:
-            if kind == START:
-                self._started = True
+        if kind == START:
+            self._started = True
+            message = without_ours(message)
+        elif kind == TRAILERS:
             message = without_ours(message)
         return self._send(message)
 

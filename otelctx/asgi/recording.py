@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 import otelctx.semconv as semconv
-from otelctx.asgi.attributes import Kind, kind_of, session_attributes, start_attributes
+from otelctx.asgi.attributes import Kind, kind_of, start_attributes
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.options import Options
 from otelctx.asgi.route import route_of
@@ -19,6 +19,7 @@ from otelctx.asgi.sizes import Sizes
 from otelctx.asgi.stream import Progress
 from otelctx.asgi.types import Receive, Scope, Send
 from otelctx.telemetry.failure import broken
+from otelctx.telemetry.session import session_attributes
 from otelctx.telemetry.sinks import Sinks
 
 __all__ = ["Recording", "open_span"]
@@ -120,7 +121,8 @@ class Recording(Progress):
             self.finish(self.status, None)
 
     def finish(self, status: int | None, error: str | None) -> None:
-        """End the span and record the duration. ``error`` is ``error.type``; a second call does nothing."""
+        """End the span and record the duration. ``status`` is ``None`` or 0 where there is none to tell, ``error`` is
+        ``error.type``; a second call does nothing."""
         if self.finished:
             return
         self.finished = True
@@ -146,7 +148,7 @@ class Recording(Progress):
 
     def _measure(self, duration: float, status: int | None, error: str | None, route: str | None) -> None:
         point: dict[str, Any] = self._kind.point.copy()
-        if status is not None:
+        if status:
             point[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         if route is not None:
             point[semconv.HTTP_ROUTE] = route
@@ -162,8 +164,8 @@ class Recording(Progress):
     def _describe(self, status: int | None, error: str | None, route: str | None, disconnected: bool) -> None:
         span = self._span
         # Given at the start too; again, because an SDK that is over its attribute limit drops the oldest.
-        values: dict[str, Any] = session_attributes(self._entry.scope)
-        if status is not None:
+        values = session_attributes(self._entry.scope.state.session_id)
+        if status:
             values[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         if route is not None:
             values[semconv.HTTP_ROUTE] = route

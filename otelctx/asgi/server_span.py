@@ -7,6 +7,7 @@ ended, the first use of this one starts a span of a new trace that links to it; 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from threading import RLock
 from typing import Any, Final
@@ -17,13 +18,13 @@ from opentelemetry.trace.status import Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 import otelctx.semconv as semconv
-from otelctx.asgi.attributes import session_attributes
 from otelctx.context.scope import Scope
 from otelctx.telemetry.failure import end, start
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["ServerSpan"]
 
-_reviving: Final = RLock()  # one for all: it happens seldom, and a lock for each request is not free
+_reviving = RLock()  # one for all: it happens seldom, and a lock for each request is not free
 # What the start of a span calls, the SDK's own counters for one, may ask for the current span, which is this one: its
 # own start would then wait for itself. And what another thread holds meanwhile may be what that start waits for.
 _starting: Final[set[int]] = set()
@@ -82,22 +83,24 @@ class ServerSpan(Span):
     def _span(self) -> Span:
         if self._background is None or not self._sampled():
             return NonRecordingSpan(self._ended.get_span_context())
-        if not _reviving.acquire(timeout=_WAIT):
+        lock = _reviving
+        if not lock.acquire(timeout=_WAIT):
             return NonRecordingSpan(self._ended.get_span_context())
         try:
             return self._target or self._revived(*self._background)
         finally:
-            _reviving.release()
+            lock.release()
 
     def _revived(self, tracer: Tracer, name: str, scope: Scope) -> Span:
         link = Link(self._ended.get_span_context())
         if id(self) in _starting:
             return NonRecordingSpan(link.context)
         _starting.add(id(self))
-        self._target = target = start(
-            tracer, f"{name} background", Context(), SpanKind.INTERNAL, session_attributes(scope), link
-        )
-        _starting.discard(id(self))
+        values = session_attributes(scope.state.session_id)
+        try:
+            self._target = target = start(tracer, f"{name} background", Context(), SpanKind.INTERNAL, values, link)
+        finally:
+            _starting.discard(id(self))
         if self._closed:  # a task that outlives the application's call: nobody is left to end it
             self._over(target)
         return self._target
@@ -155,3 +158,13 @@ class ServerSpan(Span):
             raise AttributeError(name)
         target = self._target
         return getattr(self._ended if target is None or isinstance(target, NonRecordingSpan) else target, name)
+
+
+def _after_fork() -> None:
+    # Whoever was starting a span is not there in a child.
+    global _reviving
+    _reviving = RLock()
+    _starting.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from otelctx.asgi.types import Message
 
-__all__ = ["BODY", "START", "TRAILERS", "Progress"]
+__all__ = ["BODY", "START", "TRAILERS", "Progress", "status_code"]
 
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
@@ -21,8 +21,19 @@ _PARTS: Final[dict[str, tuple[int, str]]] = {
 }
 
 
+def status_code(given: Any) -> int:
+    """The status that a response is given: 100 to 999, also as text, which some servers take; 0 for what is none."""
+    if type(given) is not int:
+        try:
+            given = int(given)
+        except Exception:  # whatever it is, it is for the server to refuse
+            return 0
+    return given if 100 <= given <= 999 else 0
+
+
 class Progress:
-    """``status`` is ``None`` until the response has started; ``chunks`` counts body messages.
+    """``status`` is ``None`` until the response has started, and a :func:`status_code` then; ``chunks`` counts body
+    messages.
 
     ``disconnected``: the client has gone before the response was complete, and before it had started if ``unheard``.
     ``cancelled``: whoever runs the application has cut it off.
@@ -38,7 +49,7 @@ class Progress:
 
     def start(self, message: Message) -> None:
         """Take the head of the response into account."""
-        self.status = message["status"]
+        self.status = status_code(message.get("status"))
         self._trailers = bool(message.get("trailers"))
 
     def see(self, message: Message) -> bool:

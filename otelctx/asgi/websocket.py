@@ -12,16 +12,18 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 import otelctx.semconv as semconv
-from otelctx.asgi.attributes import kind_of, session_attributes
+from otelctx.asgi.attributes import kind_of
 from otelctx.asgi.entry import Entry
 from otelctx.asgi.http import is_cancellation, is_disconnect
 from otelctx.asgi.options import Options
 from otelctx.asgi.recording import open_span
 from otelctx.asgi.route import route_of
 from otelctx.asgi.server_span import ServerSpan
+from otelctx.asgi.stream import status_code
 from otelctx.asgi.types import Message, Receive, Scope, Send
 from otelctx.telemetry.failure import end, start
 from otelctx.telemetry.http import error_type, record_exception
+from otelctx.telemetry.session import session_attributes
 from otelctx.telemetry.sinks import Sinks
 
 __all__ = ["WebSocket"]
@@ -29,6 +31,11 @@ __all__ = ["WebSocket"]
 _SWITCHING = 101
 _REFUSED = 403  # what a server answers for a close before the accept
 _INTERNAL_ERROR = 1011
+
+
+def _close_code(given: object) -> int | None:
+    """``None`` for what does not fit the two bytes that the protocol has for it."""
+    return int(given) if isinstance(given, int) and 0 <= given < 65536 else None
 
 
 class Connection:
@@ -63,13 +70,13 @@ class Connection:
         self.received = self.sent = 0
 
     def handshake(self, status: int | None, error: str | None = None, disconnected: bool = False) -> None:
-        """The handshake has been answered with ``status``, or not at all."""
+        """The handshake has been answered with ``status``, 0 for one that is none, or not at all."""
         if self._ended:
             return
         self._ended = True
         span, route = self._server, self.span.route or route_of(self._scope)
-        values = session_attributes(self._entry.scope)
-        if status is not None:
+        values = session_attributes(self._entry.scope.state.session_id)
+        if status:
             values[semconv.HTTP_RESPONSE_STATUS_CODE] = status
         if disconnected:
             values[semconv.DISCONNECTED] = True
@@ -100,7 +107,7 @@ class Connection:
         self.span.close()
 
     def _end(self, span: Span, error: str | None) -> None:
-        values = session_attributes(self._entry.scope)
+        values = session_attributes(self._entry.scope.state.session_id)
         values[semconv.MESSAGES_RECEIVED] = self.received
         values[semconv.MESSAGES_SENT] = self.sent
         if self.close_code is not None:
@@ -196,7 +203,7 @@ class WebSocket:
         elif message["type"] == "websocket.disconnect":
             self._gone = True
             if seen is not None and seen.close_code is None:
-                seen.close_code = message.get("code", 1005)
+                seen.close_code = _close_code(message.get("code", 1005))
         return message
 
     async def send(self, message: Message) -> None:
@@ -207,7 +214,7 @@ class WebSocket:
                 self._options.extras.answered(seen.span, message["headers"])
         if kind == "websocket.close" and self._accepted and seen is not None and seen.close_code is None:
             # Before it is sent: a server may tell a task that receives of the end, with a code of its own, at once.
-            seen.close_code = message.get("code", 1000)
+            seen.close_code = _close_code(message.get("code", 1000))
         try:
             await self._send(message)
         except OSError:
@@ -224,7 +231,8 @@ class WebSocket:
             seen.handshake(_SWITCHING)
         elif kind == "websocket.http.response.start":
             self._answered = True
-            seen.handshake(status := message["status"], str(status) if status >= 500 else None)
+            status = status_code(message.get("status"))
+            seen.handshake(status, str(status) if status >= 500 else None)
         elif kind == "websocket.close" and not self._answered:
             self._answered = True
             seen.handshake(_REFUSED)

@@ -27,6 +27,7 @@ from otelctx.exchange.node import Node, default_node
 from otelctx.telemetry import events
 from otelctx.telemetry.http import count_frame, error_type, record_exception
 from otelctx.telemetry.instruments import instruments, tracer
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["Attempt", "Head", "Others", "Party", "quiet", "start", "suppressed"]
 
@@ -141,8 +142,7 @@ class Attempt:
         values = target.attributes()
         if resend:
             values[semconv.HTTP_RESEND_COUNT] = resend
-        if exchange.session_id is not None:
-            values[semconv.SESSION_ID_ATTRIBUTE] = exchange.session_id
+        values |= session_attributes(exchange.session_id)
         if exchange.kind is not None:
             values[semconv.FRAME_KIND] = exchange.kind
         self._started = perf_counter()

@@ -28,6 +28,7 @@ from otelctx.grpc.target import Target
 from otelctx.telemetry import events, sanitize
 from otelctx.telemetry.http import count_frame, error_type, record_exception
 from otelctx.telemetry.instruments import instruments, tracer
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["ClientCall", "size_of", "start", "suppressed"]
 
@@ -94,8 +95,7 @@ class ClientCall:
         if target.port is not None:
             self._point[semconv.SERVER_PORT] = target.port
         values = dict(self._point)
-        if exchange.session_id is not None:
-            values[semconv.SESSION_ID_ATTRIBUTE] = exchange.session_id
+        values |= session_attributes(exchange.session_id)
         if exchange.kind is not None:
             values[semconv.FRAME_KIND] = exchange.kind
         self._started = perf_counter()

@@ -25,6 +25,7 @@ from otelctx.telemetry import events
 from otelctx.telemetry.events import enter_server_span
 from otelctx.telemetry.http import count_frame, record_exception
 from otelctx.telemetry.instruments import instruments, tracer
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["ServerCall", "peer_of"]
 
@@ -147,8 +148,7 @@ class ServerCall:
         return values
 
     def _session(self) -> dict[str, Any]:
-        session_id = self._exchange.scope.state.session_id
-        return {} if session_id is None else {semconv.SESSION_ID_ATTRIBUTE: session_id}
+        return session_attributes(self._exchange.scope.state.session_id)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

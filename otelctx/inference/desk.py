@@ -18,6 +18,7 @@ from otelctx.errors import EngineFailed, OtelctxError
 from otelctx.sessions.record import SessionRecord
 from otelctx.sessions.store import Lease, SessionStore
 from otelctx.sessions.versions import key_of
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["Commands", "Run", "SessionDesk", "on_thread"]
 
@@ -112,7 +113,7 @@ class SessionDesk:
             window = record.window.committed
             trace.get_current_span().set_attributes(
                 {
-                    semconv.SESSION_ID_ATTRIBUTE: session,
+                    **session_attributes(session),
                     semconv.WINDOW_VERSION: window.version,
                     semconv.WINDOW_RESTORED: restored,
                     semconv.WINDOW_USED: window.kept,

@@ -7,6 +7,7 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from otelctx.context.current import current_binding
 from otelctx.semconv import SESSION_ID, SESSION_ID_ATTRIBUTE
+from otelctx.telemetry.session import session_attributes
 
 __all__ = ["SessionStamp", "stamp_sessions"]
 
@@ -21,10 +22,8 @@ class SessionStamp(SpanProcessor):
         if binding is None:
             return
         found = binding.entry(SESSION_ID)
-        if found is None or not isinstance(found.value, str):  # a peer may send a value of another type
-            return
-        if SESSION_ID_ATTRIBUTE not in (span.attributes or ()):
-            span.set_attribute(SESSION_ID_ATTRIBUTE, found.value)
+        if found is not None and SESSION_ID_ATTRIBUTE not in (span.attributes or ()):
+            span.set_attributes(session_attributes(found.value))
 
 
 def stamp_sessions(provider: object) -> None:

@@ -259,3 +259,43 @@ def test_with_the_sdks_own_metrics_a_span_that_ends_after_the_answer_stops_nobod
         command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.stdout, done.stderr) == ("over\n", "")
+
+
+FORKED = """
+    import os, threading
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from otelctx.asgi.server_span import ServerSpan
+    from otelctx.context.scope import Scope
+    begun, go = threading.Event(), threading.Event()
+    class Holding(SpanProcessor):
+        def on_start(self, span, parent_context=None):
+            if span.name == "held background":
+                begun.set()
+                go.wait()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Holding())
+    tracer = provider.get_tracer("x")
+    def ended(name):
+        own = tracer.start_span(name)
+        seen = ServerSpan(own)
+        own.end()
+        seen.ended(tracer, name, Scope())
+        return seen
+    thread = threading.Thread(target=ended("held").add_event, args=("late",))
+    other = ended("other")
+    thread.start()
+    begun.wait()
+    if (child := os.fork()) == 0:
+        other.add_event("late")
+        print(other.name, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    go.set()
+    thread.join()
+"""
+
+
+def test_a_child_starts_linked_spans_though_a_thread_of_its_parent_was_starting_one() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(FORKED)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("other background\n", "")

@@ -62,6 +62,26 @@ def test_names_values_and_their_length_are_bounded() -> None:
     assert len(found["x-0"][1]) == MAX_TEXT
 
 
+def test_a_name_that_only_a_pattern_has_asked_for_has_at_most_64_characters() -> None:
+    longest = "x-" + "n" * 62
+    lines = [(longest.encode(), b"v"), (longest.encode() + b"n", b"v")]
+    assert captured("x-*", *lines) == {longest: ("v",)}
+    assert captured(longest + "n", *lines) == {longest + "n": ("v",)}
+
+
+async def test_lines_that_are_not_as_asgi_has_them_are_the_servers_to_refuse(rig: Any) -> None:
+    """Some take text."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [("x-a", "1"), ("x-b",)][:count]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    r = rig(app, capture_response_headers="x-*")
+    count = 1
+    assert (await r.request()).body == b"ok"
+    assert r.span.attributes["http.response.status_code"] == 200
+
+
 @given(st.lists(st.tuples(st.binary(max_size=80), st.binary(max_size=600)), max_size=60))
 def test_any_bytes_make_attributes_that_can_be_exported(lines: list[tuple[bytes, bytes]]) -> None:
     found = captured(["*", "x-tenant"], *lines)

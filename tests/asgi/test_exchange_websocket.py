@@ -71,7 +71,8 @@ async def test_a_websocket_handshake_with_an_unknown_base_is_denied(rig: Any, ok
     assert exchange.kind == "ref"
     cold = rig(app, node=keyed())
     extensions = {"websocket.http.response": {}} if extension else None
-    response = await cold.websocket("/ws", [], dict(exchange.headers), extensions=extensions)
+    pending = [{"type": "websocket.connect"}]
+    response = await cold.websocket("/ws", pending, dict(exchange.headers), extensions=extensions)
     assert ran == []
     assert cold.span.attributes["http.response.status_code"] == (412 if extension else 403)
     if extension:

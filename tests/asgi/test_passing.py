@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import threading
 import weakref
 from collections.abc import Callable
@@ -21,7 +23,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
-from opentelemetry.trace import NoOpTracerProvider
+from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider
 
 from otelctx.asgi import middleware
 from otelctx.asgi.middleware import ContextMiddleware, exchange_of
@@ -164,6 +166,7 @@ async def end(kind: str, send: Any, lines: Any) -> None:
     if kind == "refuses late":
         raise Busy("too late")
     await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    await send({"type": "http.response.zerocopysend", "file": 0, "count": 0, "more_body": True})
     if kind == "fails late":
         raise Odd
     await send({"type": "http.response.body", "body": b"b"})
@@ -326,6 +329,23 @@ async def test_a_context_that_is_kept_holds_nothing_of_the_server() -> None:
     gc.collect()
     assert seen() is None
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize("kind", ["no SDK", "never sampled"])
+async def test_the_span_of_such_a_request_is_copied_as_others_are(kind: str) -> None:
+    copies: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert type(scope[EXCHANGE]) is Passing
+        span = trace.get_current_span()
+        copies.extend([span, copy.copy(span), copy.deepcopy(span), pickle.loads(pickle.dumps(span))])
+
+    headers = [(b"traceparent", SAMPLED)]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
+    await ContextMiddleware(app, node=Node(Settings()), **QUIET[kind]())(scope, nobody, nobody)
+    assert {type(made) for made in copies[1:]} == {NonRecordingSpan}
+    assert [made.get_span_context() for made in copies[1:]] == [copies[0].get_span_context()] * 3
+    assert copies[0].get_span_context().trace_id == int(TRACE, 16)
 
 
 async def nobody(*args: Any) -> Any:

@@ -71,6 +71,11 @@ async def deny_401(scope: Any, receive: Any, send: Any) -> None:
     await denied(send, 401)
 
 
+async def deny_500(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await denied(send, 500)
+
+
 async def deny_503(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     await denied(send, 503)
@@ -94,6 +99,7 @@ async def waits(scope: Any, receive: Any, send: Any) -> None:
     [
         (close, None, 403, None),
         (deny_401, None, 401, None),
+        (deny_500, None, 500, "500"),
         (deny_503, None, 503, "503"),
         (silent, None, 500, "500"),
         (raises, KeyError, 500, "KeyError"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
+from otelctx.sdk.logs import keep_printing
 from otelctx.testing.receiver import OtlpReceiver
 
 WORK = """
@@ -79,6 +81,31 @@ def test_an_unknown_level_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="CRITICAL"):
         configure(log_level="loud")
+
+
+@pytest.mark.parametrize(
+    ("configured", "propagates", "printed"),
+    [((), True, True), (("app",), True, False), (("app.part",), True, False), (("app",), False, True)],
+)
+def test_only_what_no_handler_of_the_applications_own_gets_is_printed_as_python_would(
+    monkeypatch: pytest.MonkeyPatch, configured: tuple[str, ...], propagates: bool, printed: bool
+) -> None:
+    class Exporter(logging.NullHandler):
+        """As OpenTelemetry's is told by."""
+
+    Exporter.__module__ = "opentelemetry.test"
+    lines: list[str] = []
+    last = logging.Handler()
+    monkeypatch.setattr(last, "emit", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr(logging, "lastResort", last)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [exporter := Exporter()])
+    for name in configured:
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [logging.NullHandler()])
+    logger = logging.getLogger("app.part")
+    monkeypatch.setattr(logger, "propagate", propagates)
+    keep_printing()
+    exporter.filter(logger.makeRecord("app.part", logging.WARNING, "", 0, "said", (), None))
+    assert lines == (["said"] if printed else [])
 
 
 def test_lines_that_are_printed_have_their_trace_where_the_operator_wants_it(run: Any, receiver: OtlpReceiver) -> None:

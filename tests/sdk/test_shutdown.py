@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from otelctx.asgi import flush as flushes
+from otelctx.asgi.flush import flush, unanswered
 from otelctx.sdk.handle import Handle
 from otelctx.sdk.providers import Provider
 from otelctx.testing.receiver import OtlpReceiver
@@ -175,6 +177,31 @@ def test_metrics_come_last_and_a_users_own_providers_are_only_flushed() -> None:
     assert handle.shutdown(30.0)
     assert journal[-1] == "metrics shut down"
     assert set(journal[:2]) == {"traces flushed", "logs shut down"}
+
+
+@pytest.mark.parametrize("stuck", ["traces", "metrics"])
+def test_what_a_servers_end_has_waited_for_in_vain_is_not_waited_for_again(
+    stuck: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an end without a collector would last twice as long."""
+    journal: list[str] = []
+    parts = {name: Recorded(name, journal, stuck=name == stuck) for name in ("traces", "metrics")}
+    monkeypatch.setattr(flushes, "_PROVIDERS", tuple((lambda part=part: part) for part in parts.values()))
+    flush(0.05)
+    assert [name for name, part in parts.items() if unanswered(part)] == [stuck]
+    handle = _handle(*((name, part, True) for name, part in parts.items()))
+    assert _in_a_thread(lambda: handle.shutdown(3600)) == [False]
+    assert "metrics shut down" in journal, "and what is there to be heard is waited for"
+    parts[stuck].let_go.set()
+
+
+def test_what_comes_back_late_is_waited_for_as_ever(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
+    late = Recorded("traces", [], stuck=True)
+    monkeypatch.setattr(flushes, "_PROVIDERS", (lambda: late,))
+    flush(0.05)
+    late.let_go.set()
+    eventually(lambda: not unanswered(late))
+    assert _handle(("traces", late, True)).shutdown(3600)
 
 
 def test_stuck_traces_leave_time_for_the_metrics(eventually: Any) -> None:

@@ -12,6 +12,7 @@ from otelctx.context.current import SESSION, session, with_scope
 from otelctx.context.scope import Scope
 from otelctx.context.state import State, entry
 from otelctx.sdk.stamp import stamp_sessions
+from otelctx.telemetry.session import session_attributes
 
 
 @pytest.fixture
@@ -69,6 +70,14 @@ def test_configure_adds_it_to_providers_of_its_own_and_to_those_that_are_set(run
     off = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
     assert run(code.format(""), **off).strip() == "s-1"
     assert run(code.format("trace.set_tracer_provider(TracerProvider())"), **off).strip() == "s-1"
+
+
+def test_an_id_is_the_same_text_on_every_span_whoever_makes_it(tracer: Any) -> None:
+    """Back ends that refuse NUL would refuse the span, and who looks for a session would find a part of it."""
+    odd = "a\0b\x1fé"
+    with session(odd):
+        stamped = tracer.start_span("a").attributes
+    assert dict(stamped) == session_attributes(odd) == {"session.id": "a\ufffdb\x1fé"}
 
 
 def test_an_id_that_a_peer_has_sent_as_something_else_is_none(tracer: Any) -> None:
