@@ -11,6 +11,9 @@ import pytest
 from otelctx.context.current import current_scope, session
 
 
+ROUNDED = 1.02  # what goes over the wire, and up
+
+
 @pytest.fixture(params=["sync", "aio"])
 def style(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -40,7 +43,7 @@ def test_a_handlers_scope_has_what_the_call_has_left(server: Any, connect: Any, 
     connect(server.target, style).call(kind, b"a", timeout=600)
     (seconds,) = found
     assert seconds is not None
-    assert 0 < seconds < 601  # what goes over the wire is rounded
+    assert 0 < seconds < 600 * ROUNDED
 
 
 def test_without_a_deadline_there_is_none(server: Any, connect: Any, style: str) -> None:
@@ -59,7 +62,7 @@ def test_a_callers_scope_limits_its_calls_and_never_extends_them(
         client.call("unary_unary", b"a", timeout=given)
     (seconds,) = found
     assert seconds is not None
-    assert most - 900 < seconds < most + 1, "a test takes 900 seconds at most"
+    assert most - 900 < seconds < most * ROUNDED, "a test takes 900 seconds at most"
 
 
 def test_where_no_time_is_left_the_call_is_out_of_time(server: Any, connect: Any, style: str) -> None:
