@@ -98,15 +98,24 @@ class Rig:
         return out
 
     async def websocket(
-        self, path: str, incoming: list[Message], headers: dict[str, str] | None = None, **extra: Any
+        self,
+        path: str,
+        incoming: list[Message],
+        headers: dict[str, str] | None = None,
+        order: list[str] | None = None,
+        **extra: Any,
     ) -> Response:
+        """``order`` gets the names of the server's callables as they are called."""
         out = Response()
+        calls = order if order is not None else []
         pending = [{"type": "websocket.connect"}, *incoming]
 
         async def receive() -> Message:
+            calls.append("receive")
             return pending.pop(0)
 
         async def send(message: Message) -> None:
+            calls.append("send")
             out.messages.append(message)
 
         scope = scope_of("GET", path, headers or {}, type="websocket", scheme="ws", subprotocols=[], **extra)
