@@ -10,7 +10,6 @@ import pytest
 
 from otelctx.context.current import current_scope, session
 
-
 ROUNDED = 1.02  # what goes over the wire, and up
 
 
