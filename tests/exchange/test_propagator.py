@@ -73,7 +73,18 @@ def test_the_grant_is_for_the_context_given_not_for_the_current_one(both: Otelct
 
 @pytest.mark.parametrize(
     "kind",
-    ["unsigned", "forged", "ref", "ref to nothing", "delta", "wrong root", "twice", "rubbish", "newer table"],
+    [
+        "unsigned",
+        "forged",
+        "ref",
+        "ref to nothing",
+        "delta",
+        "wrong root",
+        "twice",
+        "rubbish",
+        "newer table",
+        "newer table, of nothing",
+    ],
 )
 def test_only_a_proven_full_frame_is_believed(both: OtelctxPropagator, node: Callable[..., Node], kind: str) -> None:
     state = EMPTY.put("session.id", "s1").put("a", "b" * 90)
@@ -89,6 +100,7 @@ def test_only_a_proven_full_frame_is_believed(both: OtelctxPropagator, node: Cal
         "twice": [party.wire(full(state), time())] * 2,
         "rubbish": [":%:"],
         "newer table": [party.wire(replace(full(state), table=2), time())],
+        "newer table, of nothing": [party.wire(replace(full(EMPTY), table=2), time())],
     }[kind]
     assert both.extract({"otelctx": [party.wire(full(state), time())]}) != Context()
     assert both.extract({"otelctx": lines}) == Context()

@@ -11,8 +11,8 @@ import pytest
 from otelctx.context.current import ContextKey, session
 from otelctx.context.scope import Scope
 from otelctx.context.state import EMPTY, State
-from otelctx.delta.codec import decode_ack, encode_frame, from_header, split_mac
-from otelctx.delta.limits import Limits
+from otelctx.delta.codec import decode_ack, decode_frame, encode_frame, from_header, split_mac
+from otelctx.delta.limits import MAX_FRAME_BYTES, Limits
 from otelctx.delta.messages import AckKind, Held, delta, full
 from otelctx.exchange.client import Verdict
 from otelctx.exchange.node import Node
@@ -31,7 +31,7 @@ class Engine:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.ttls: list[float] = []
-        self.loads = 0
+        self.loads = self.stores = 0
         self.error: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -44,6 +44,7 @@ class Engine:
         return self.values.get(key)
 
     async def store(self, key: str, value: bytes, ttl: float) -> None:
+        self.stores += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
@@ -147,16 +148,37 @@ async def test_an_engine_that_keeps_failing_is_left_alone_for_a_while(engine: En
         tier.share("default", OTHER)
         await tier.close()
     assert engine.loads == 3  # with two failed writes between them, five failures in a row
-    engine.error = None
+    assert engine.stores == 1 + 2
     now = 1.0
+    assert await tier.load("default", STATE.root) is None, "one more failure is the first of five again"
+    engine.error = None
     assert await tier.load("default", STATE.root) == STATE
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_failures_count_in_a_row_only(engine: Engine, writes: bool) -> None:
+    tier = await stored(engine)
+    for n in range(10):
+        engine.error = OSError("gone")
+        for _ in range(4):
+            assert await tier.load("default", STATE.root) is None
+        engine.error = None
+        if writes:
+            tier.share("default", STATE.put("n", n))
+            await tier.close()
+        else:
+            assert await tier.load("default", STATE.root) == STATE
+    assert engine.stores == (11 if writes else 1)
 
 
 async def test_one_slow_call_is_one_failure_however_many_wait_for_it(engine: Engine) -> None:
     tier = await stored(engine)
+    tier._limits = Limits(shared_deadline=0.001)
     engine.gate.clear()
     waiting = [asyncio.create_task(tier.load("default", STATE.root)) for _ in range(20)]
     assert await asyncio.gather(*waiting) == [None] * 20
+    assert engine.loads == 1
+    tier._limits = patient()
     engine.gate.set()
     assert await tier.load("default", STATE.root) == STATE, "an engine that is slow once is not left alone"
 
@@ -196,6 +218,78 @@ async def test_shared_is_said_of_what_is_confirmed_and_kept_and_it_is_kept_while
     assert tier.shared("default", STATE.root)
     now = 1800.0 + 3600.0
     assert not tier.shared("default", STATE.root)
+
+
+async def test_the_same_is_written_once_at_a_time(engine: Engine) -> None:
+    tier = SharedTier(engine, patient())
+    engine.gate.clear()
+    for _ in range(3):
+        tier.share("default", STATE)
+        await settled()
+    assert engine.stores == 1
+    engine.gate.set()
+    await tier.close()
+
+
+async def test_what_is_kept_counts_from_when_its_write_began(engine: Engine) -> None:
+    """The engine may have begun to count then, however late it has said so."""
+    now = 0.0
+    tier = SharedTier(engine, patient(), clock=lambda: now)
+    engine.gate.clear()
+    tier.share("default", STATE)
+    await settled()
+    now = 100.0
+    engine.gate.set()
+    await tier.close()
+    now = 3599.0
+    assert tier.shared("default", STATE.root)
+    now = 3600.0
+    assert not tier.shared("default", STATE.root)
+
+
+async def test_only_so_many_confirmations_are_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten first, and only costs a FULL frame."""
+    monkeypatch.setattr("otelctx.exchange.shared._CONFIRMED", 2)
+    tier = SharedTier(engine, patient())
+    states = [STATE.put("n", n) for n in range(3)]
+    for state in states:
+        tier.share("default", state)
+        await tier.close()
+    assert [tier.shared("default", state.root) for state in states] == [False, True, True]
+
+
+async def test_what_is_too_long_is_not_even_parsed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+
+    def seen(value: bytes) -> Any:
+        parsed.append(len(value))
+        return decode_frame(value)
+
+    monkeypatch.setattr("otelctx.exchange.shared.decode_frame", seen)
+    tier = await stored(engine)
+    assert await tier.load("default", STATE.root) == STATE
+    engine.values[KEY] = bytes(MAX_FRAME_BYTES + 1)
+    assert await tier.load("default", STATE.root) is None
+    assert len(parsed) == 1
+
+
+async def test_each_event_loop_waits_for_calls_of_its_own() -> None:
+    """A task of one can't be awaited in another."""
+    here, going = asyncio.get_running_loop(), asyncio.Event()
+
+    class Loops(Engine):
+        async def load(self, key: str) -> bytes | None:
+            if asyncio.get_running_loop() is here:
+                await going.wait()
+            return self.values.get(key)
+
+    engine = Loops()
+    tier = await stored(engine)
+    waiting = asyncio.create_task(tier.load("default", STATE.root))
+    await settled()
+    assert await asyncio.to_thread(lambda: asyncio.run(tier.load("default", STATE.root))) == STATE
+    going.set()
+    assert await waiting == STATE
 
 
 async def test_a_write_that_fails_is_not_claimed(engine: Engine) -> None:
