@@ -47,7 +47,7 @@ def flush(timeout: float = 3.0) -> None:
 
 def unanswered(provider: object) -> bool:
     """Whether :func:`flush` has waited for ``provider`` in vain, and what it has begun is still under way: who ends the
-    process after that need not wait for the same collector once more."""
+    process after that need not wait for as long once more."""
     return any(of is provider and thread.is_alive() for of, thread in _unanswered)
 
 

@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from threading import Event, Thread
+from itertools import chain, repeat
+from threading import Event, Thread, Timer
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -146,8 +148,9 @@ class Failing:
         raise RuntimeError("could not deliver")
 
 
-def _handle(*providers: tuple[Any, Any, bool]) -> Handle:
-    return Handle([Provider(name, lambda provider=provider: provider, ours) for name, provider, ours in providers])
+def _handle(*providers: tuple[Any, Any, bool], clock: Callable[[], float] = monotonic) -> Handle:
+    made = [Provider(name, lambda provider=provider: provider, ours) for name, provider, ours in providers]
+    return Handle(made, clock=clock)
 
 
 def _in_a_thread(call: Callable[[], Any]) -> list[Any]:
@@ -179,29 +182,38 @@ def test_metrics_come_last_and_a_users_own_providers_are_only_flushed() -> None:
     assert set(journal[:2]) == {"traces flushed", "logs shut down"}
 
 
-@pytest.mark.parametrize("stuck", ["traces", "metrics"])
-def test_what_a_servers_end_has_waited_for_in_vain_is_not_waited_for_again(
-    stuck: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else an end without a collector would last twice as long."""
-    journal: list[str] = []
-    parts = {name: Recorded(name, journal, stuck=name == stuck) for name in ("traces", "metrics")}
-    monkeypatch.setattr(flushes, "_PROVIDERS", tuple((lambda part=part: part) for part in parts.values()))
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """A provider that a server's end has waited for in vain."""
+    made = Recorded("traces", [], stuck=True)
+    monkeypatch.setattr(flushes, "_PROVIDERS", (lambda: made,))
     flush(0.05)
-    assert [name for name, part in parts.items() if unanswered(part)] == [stuck]
-    handle = _handle(*((name, part, True) for name, part in parts.items()))
+    return made
+
+
+def _after(seconds: float) -> Callable[[], float]:
+    """A clock that stands at 0 when it is first looked at, and at ``seconds`` from then on."""
+    times = chain([0.0], repeat(seconds))
+    return lambda: next(times)
+
+
+def test_after_a_servers_end_that_has_waited_in_vain_it_takes_a_third(late: Recorded) -> None:
+    """Else an end without a collector would last twice as long; metrics have something to say only now."""
+    metrics = Recorded("metrics", late.journal, stuck=True)
+    handle = _handle(("traces", late, True), ("metrics", metrics, True), clock=_after(1201))
+    assert unanswered(late)
     assert _in_a_thread(lambda: handle.shutdown(3600)) == [False]
-    assert "metrics shut down" in journal, "and what is there to be heard is waited for"
-    parts[stuck].let_go.set()
+    for part in (late, metrics):
+        part.let_go.set()
 
 
-def test_what_comes_back_late_is_waited_for_as_ever(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
-    late = Recorded("traces", [], stuck=True)
-    monkeypatch.setattr(flushes, "_PROVIDERS", (lambda: late,))
-    flush(0.05)
+def test_what_has_come_back_late_is_waited_for_as_ever(late: Recorded, eventually: Any) -> None:
     late.let_go.set()
     eventually(lambda: not unanswered(late))
-    assert _handle(("traces", late, True)).shutdown(3600)
+    handle = _handle(("traces", late, True), clock=_after(1201))
+    late.let_go.clear()
+    Timer(0.05, late.let_go.set).start()
+    assert _in_a_thread(lambda: handle.shutdown(3600)) == [True]
 
 
 def test_stuck_traces_leave_time_for_the_metrics(eventually: Any) -> None:
