@@ -122,7 +122,8 @@ def test_turns_that_wait_too_long_for_their_first_token_count_before_they_have_i
     assert pressure.look(10.0, memory=0.0, waits=waits[:19]) == ()
     ((move),) = pressure.look(20.0, memory=0.0, waits=waits)
     assert (move.signal, move.after) == ("latency", 1)
-    assert pressure.look(30.0, memory=0.0, waits=[1.59] * 20) == (Move("latency", 1, 0, 0.0),)
+    assert pressure.look(30.0, memory=0.0, waits=[1.6] * 20) == (), "at the threshold that is left below it"
+    assert pressure.look(40.0, memory=0.0, waits=[1.59] * 20) == (Move("latency", 1, 0, 0.0),)
 
 
 def test_those_that_have_only_just_come_do_not_make_the_slow_ones_fewer() -> None:
