@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from hypothesis import settings
+from opentelemetry import _logs, metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -209,6 +210,14 @@ def checked_exports(conventions: Any) -> Iterator[Exports]:
     made = Exports()
     yield made
     assert made.complaints(conventions) == []
+
+
+@pytest.fixture
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No providers are global, though another test may have had ``capture()`` set some for good."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", None)
+    monkeypatch.setattr(_logs._internal, "_LOGGER_PROVIDER", None)
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ from otelctx.exchange.node import Node
 from otelctx.settings import Settings
 from otelctx.telemetry import events
 
+pytestmark = pytest.mark.usefixtures("nothing_set")
 TIER = ContextKey("asgi.passing.tier", str)
 PUBLIC = ContextKey("asgi.passing.public", str, visibility="public")
 SPENT = UpKey("asgi.passing.spent", int, rule="sum")

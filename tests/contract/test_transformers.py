@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -72,7 +73,8 @@ def recorder() -> Iterator[Recorder]:
 def model(request: pytest.FixtureRequest, recorder: Recorder) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model = AutoModelForCausalLM.from_config(CONFIGS[request.param], dtype=torch.float32).eval()
+        config = deepcopy(CONFIGS[request.param])  # what a model is told, it writes down there
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.set_attn_implementation("recorder")
     return model
 
