@@ -208,25 +208,35 @@ def test_in_the_wrong_order_context_is_absent_and_never_wrong(pair: tuple[Proces
 
 
 @contextmanager
+def hangups() -> Iterator[None]:
+    """A child that is started here gets them as it would from a shell, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
 def gateway(tmp_path: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "OTELCTX_"))}
     command = [sys.executable, "-m", "otelctx.cli", "gateway", "--port", "0", "--upstream", "http://127.0.0.1:9"]
-    with (
-        (tmp_path / "stderr").open("w") as errors,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**clean, "OTEL_SDK_DISABLED": "true", **environment},
-        ) as child,
-    ):
+    with (tmp_path / "stderr").open("w") as errors:
+        with hangups():
+            child = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**clean, "OTEL_SDK_DISABLED": "true", **environment},
+            )
         try:
             assert child.stdout is not None
             assert "ready" in child.stdout.readline()
             yield child
         finally:
             child.kill()
+            child.communicate()
 
 
 def test_a_hangup_has_the_keys_read_again_where_there_is_a_file(tmp_path: Path, eventually: Any) -> None:
