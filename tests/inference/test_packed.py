@@ -206,7 +206,9 @@ def test_a_refused_model_keeps_its_weights(llama: Any, monkeypatch: pytest.Monke
         assert all(torch.equal(value, before[key]) for key, value in llama.state_dict().items())
 
 
-def test_a_model_that_uses_weights_past_their_layers_is_served_as_it_is(llama: Any) -> None:
+def test_a_model_that_uses_weights_past_their_layers_is_served_as_it_is(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An opaque weight would fail it, so that it is not packed."""
     layer = llama.model.layers[0].mlp
     own = layer.forward
@@ -215,7 +217,7 @@ def test_a_model_that_uses_weights_past_their_layers_is_served_as_it_is(llama: A
         found: Tensor = own(given) + 0 * F.linear(given, layer.up_proj.weight).sum()
         return found
 
-    layer.forward = forward
+    monkeypatch.setitem(vars(layer), "forward", forward)
     with closing(Runner(llama, rows=1, window=16)) as served:
         assert not layer.up_proj.weight.is_mkldnn
         served.step([(0, [1, 2, 3])])
