@@ -19,7 +19,7 @@ from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
 from otelctx.inference.kvrows import RowKV
 
-__all__ = ["check", "declared", "switched"]
+__all__ = ["check", "switched"]
 
 # Two rows, fed chunk by chunk at once, 48 and 15 tokens; one of the steps only decodes.
 _CHUNKS: Final = ((1, 5), (7, 1), (16, 1), (1, 1), (2, 3), (21, 4))
@@ -115,21 +115,16 @@ def _difference(model: Any) -> tuple[float, float]:
     return worst, _TOLERANCE * min(1.0, scale) if model.dtype == torch.float32 else _COARSE * scale
 
 
-def declared(model: Any) -> None:
-    """Raise :class:`~otelctx.errors.ConfigError` for what ``model`` says of itself, without running it."""
-    for reason in _DECLARED:
-        why = reason(model)
-        if why is not None:
-            raise _refused(model, why)
-
-
 def check(model: Any) -> None:
     """Raise unless ``model``, a transformers causal language model in evaluation mode, gives the same from rows.
 
     Raises:
         ConfigError: ``refused: …`` with the reason.
     """
-    declared(model)
+    for declared in _DECLARED:
+        why = declared(model)
+        if why is not None:
+            raise _refused(model, why)
     try:
         worst, allowed = _difference(model)
     except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError) as error:

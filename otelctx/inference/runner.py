@@ -10,9 +10,8 @@ from otelctx.errors import ConfigError
 from otelctx.inference.attention import NAME
 from otelctx.inference.facts import check_window
 from otelctx.inference.faults import kind_of
-from otelctx.inference.gate import check, declared
+from otelctx.inference.gate import check
 from otelctx.inference.kvrows import RowKV, StepResult, Work
-from otelctx.inference.packed import pack, unpack
 
 __all__ = ["Runner"]
 
@@ -20,9 +19,9 @@ __all__ = ["Runner"]
 class Runner:
     """Serves ``model`` from ``rows`` rows of ``window`` tokens each.
 
-    The model is put into evaluation mode, its attention function is switched and its linear layers are packed until
-    :meth:`close`; until then its own forward and ``generate`` don't work, and it can't be copied or saved. ``static``:
-    see :class:`RowKV`. After construction only one thread may use the runner.
+    The model is put into evaluation mode and its attention function is switched until :meth:`close`; until then its
+    own forward and ``generate`` don't work. ``static``: see :class:`RowKV`. After construction only one thread may use
+    the runner.
 
     Raises:
         ConfigError: the window is longer than the model's positions, the load gate refused the model, or there is not
@@ -32,15 +31,14 @@ class Runner:
     def __init__(self, model: Any, *, rows: int, window: int, static: bool | None = None) -> None:
         check_window(model, window)
         model.eval()
+        check(model)
         self.model = model
         self.rows = rows
         self.window = window
-        self._packed = _checked(model)
         try:
             self.kv = RowKV(model.config, rows, window, dtype=model.dtype, device=model.device, static=static)
-        except BaseException as error:
-            self._unpack()
-            if not isinstance(error, RuntimeError | MemoryError) or kind_of(error) != "memory":
+        except (RuntimeError, MemoryError) as error:
+            if kind_of(error) != "memory":
                 raise
             raise ConfigError(
                 f"there is no memory for {rows} rows of {window} tokens: choose fewer rows, or a smaller window"
@@ -63,27 +61,5 @@ class Runner:
             torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Give the model its own attention and weights back. Idempotent."""
+        """Give the model its own attention back. Idempotent."""
         self.model.set_attn_implementation(self._own)
-        self._unpack()
-
-    def _unpack(self) -> None:
-        unpack(self._packed)
-        self._packed = []
-
-
-def _checked(model: Any) -> list[Any]:
-    """The layers of ``model`` that are packed, once it has passed the load gate. Models may use a layer's weight past
-    the layer: they fail the gate with packed ones, and are given another try without. One that another runner serves
-    is not touched."""
-    declared(model)
-    packed = pack(model)
-    try:
-        check(model)
-    except BaseException as error:
-        unpack(packed)
-        if not packed or not isinstance(error, ConfigError):
-            raise
-        check(model)
-        return []
-    return packed
