@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["advise", "briefly"]
+__all__ = ["START", "advise", "briefly"]
 
-_START: Final = "start the collector, or name another one in OTEL_EXPORTER_OTLP_ENDPOINT"
+START: Final = "start the collector, or name another one in OTEL_EXPORTER_OTLP_ENDPOINT"
 _TO_HTTP: Final = "that port speaks HTTP/1: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or take the gRPC port (4317)"
 _TO_GRPC: Final = "that port speaks gRPC: set OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or take the HTTP port (4318)"
 _TO_TLS: Final = "that port may want TLS: write https:// in OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -40,7 +40,7 @@ _TABLE: Final[tuple[tuple[str | None, re.Pattern[str], str], ...]] = tuple(
         ("http/protobuf", r"client sent an HTTP request to an HTTPS|\b400\b.*bad request", _TO_TLS),
         (None, r"UNAUTHENTICATED|PERMISSION_DENIED|\b401\b|\b403\b", _HEADERS),
         (None, r"UNIMPLEMENTED|NOT_FOUND|\b404\b|\b405\b|\b415\b", _NO_SERVICE),
-        (None, r"refused|failed to connect|max retries|name or service|resolution|unreachable|no route", _START),
+        (None, r"refused|failed to connect|max retries|name or service|resolution|unreachable|no route", START),
         (None, r"DEADLINE_EXCEEDED|timed? ?out|no answer", "it takes connections and never answers: look at its log"),
         (None, r"RESOURCE_EXHAUSTED|\b429\b|\b503\b", "it is overloaded: look at its memory limiter and its queues"),
     )

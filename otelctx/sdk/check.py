@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otelctx.sdk.advice import briefly
+from otelctx.sdk.advice import START, briefly
 from otelctx.sdk.finding import find_pipelines, readers
 from otelctx.sdk.pipeline import Pipeline, Signal
 from otelctx.sdk.probe import Probe
@@ -17,7 +18,7 @@ from otelctx.sdk.threads import calling, start
 from otelctx.semconv import SPAN_CHECK
 from otelctx.telemetry.instruments import tracer
 
-__all__ = ["examine"]
+__all__ = ["examine", "more_telling"]
 
 
 def examine(providers: Mapping[Signal, Provider], timeout: float, clock: Callable[[], float]) -> Check:
@@ -25,13 +26,28 @@ def examine(providers: Mapping[Signal, Provider], timeout: float, clock: Callabl
     deadline = clock() + timeout
     found = {signal: find_pipelines(signal, provider.get()) for signal, provider in providers.items()}
     probes = [Probe(pipeline, timeout) for pipelines in found.values() for pipeline in pipelines]
-    asked = [probe.result(max(0.0, deadline - clock())) for probe in probes]
+    asked = more_telling([probe.result(max(0.0, deadline - clock())) for probe in probes])
     signals = (*asked, *(_without_exporter(providers[signal]) for signal, pipelines in found.items() if not pipelines))
     failed = [f"{s.signal} do not arrive: {s.detail}; {s.advice}" for s in asked if s.state == "failed"]
     answer = _test_span(providers["traces"], found["traces"], failed, lambda: max(0.0, deadline - clock()))
     if answer.ok and failed:
         return Check(False, failed[0], signals)
     return Check(answer.ok, answer.detail, signals)
+
+
+def more_telling(asked: Sequence[SignalCheck]) -> list[SignalCheck]:
+    """``asked``, with what another signal was told at the same endpoint in the place of a refused connection.
+
+    A name has several addresses, ``localhost`` two. gRPC's channels share their connections and tell of the address
+    that failed last, so that one of them says what the collector said and the other that nobody is at the second.
+    """
+    told = {s.endpoint: s for s in asked if s.state == "failed" and s.advice != START}
+    return [
+        replace(s, detail=told[s.endpoint].detail, advice=told[s.endpoint].advice)
+        if s.state == "failed" and s.advice == START and s.endpoint in told
+        else s
+        for s in asked
+    ]
 
 
 def _without_exporter(provider: Provider) -> SignalCheck:
