@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,3 +105,44 @@ def no_default_node() -> Iterator[None]:
     set_default_node(None)
     yield
     set_default_node(None)
+
+
+class Engine:
+    """A store in memory that can be slow, broken or held up."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.ttls: list[float] = []
+        self.loads = self.stores = 0
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def load(self, key: str) -> bytes | None:
+        self.loads += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.values.get(key)
+
+    async def store(self, key: str, value: bytes, ttl: float) -> None:
+        self.stores += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.values[key] = value
+        self.ttls.append(ttl)
+
+
+@pytest.fixture
+def make_engine() -> type[Engine]:
+    return Engine
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    made = Engine()
+    yield made
+    made.gate.set()
+    for _ in range(5):  # whatever can go on goes on
+        await asyncio.sleep(0)

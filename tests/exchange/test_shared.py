@@ -1,63 +1,23 @@
-"""The shared tier: what it costs a request, what is believed of it, and what it gives a service behind a balancer."""
+"""The shared tier: what it costs a request, and what is believed of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from otelctx.context.current import ContextKey, session
-from otelctx.context.scope import Scope
 from otelctx.context.state import EMPTY, State
-from otelctx.delta.codec import decode_ack, decode_frame, encode_frame, from_header, split_mac
+from otelctx.delta.codec import decode_frame, encode_frame
 from otelctx.delta.limits import MAX_FRAME_BYTES, Limits
-from otelctx.delta.messages import AckKind, Held, delta, full
-from otelctx.exchange.client import Verdict
-from otelctx.exchange.node import Node
+from otelctx.delta.messages import delta, full
 from otelctx.exchange.shared import SharedTier
 
-PROMPT = ContextKey("exchange.prompt", str)
 STATE = EMPTY.put("session.id", "s").put("user.tier", "gold")
 OTHER = STATE.put("user.tier", "silver")
 KEY = f"otelctx:base:default:{STATE.root[:8].hex()}"
 UNIX = 1_800_000_000.0
-
-
-class Engine:
-    """A store in memory that can be slow, broken or held up."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self.ttls: list[float] = []
-        self.loads = self.stores = 0
-        self.error: Exception | None = None
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def load(self, key: str) -> bytes | None:
-        self.loads += 1
-        await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        return self.values.get(key)
-
-    async def store(self, key: str, value: bytes, ttl: float) -> None:
-        self.stores += 1
-        await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        self.values[key] = value
-        self.ttls.append(ttl)
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine()
-    yield engine
-    engine.gate.set()
-    await settled()
 
 
 async def settled() -> None:
@@ -71,14 +31,14 @@ def patient(**limits: Any) -> Limits:
     return Limits(**{"shared_deadline": 60.0, **limits})
 
 
-async def stored(engine: Engine, state: State = STATE, clock: Callable[[], float] = lambda: 0.0) -> SharedTier:
+async def stored(engine: Any, state: State = STATE, clock: Callable[[], float] = lambda: 0.0) -> SharedTier:
     tier = SharedTier(engine, patient(), clock=clock)
     tier.share("default", state)
     await tier.close()
     return tier
 
 
-async def test_what_is_stored_is_found_by_root_or_by_its_first_bytes_in_its_domain_only(engine: Engine) -> None:
+async def test_what_is_stored_is_found_by_root_or_by_its_first_bytes_in_its_domain_only(engine: Any) -> None:
     tier = await stored(engine)
     for root in (STATE.root, STATE.root[:8]):
         assert await tier.load("default", root) == STATE
@@ -100,14 +60,12 @@ async def test_what_is_stored_is_found_by_root_or_by_its_first_bytes_in_its_doma
     ],
     ids=["nothing", "rubbish", "too much", "another state", "a delta", "another value"],
 )
-async def test_nothing_is_believed_that_does_not_hash_to_the_root_that_was_asked_for(
-    engine: Engine, value: bytes
-) -> None:
+async def test_nothing_is_believed_that_does_not_hash_to_the_root_that_was_asked_for(engine: Any, value: bytes) -> None:
     engine.values[KEY] = value
     assert await SharedTier(engine, patient()).load("default", STATE.root) is None
 
 
-async def test_many_that_miss_a_base_ask_once_and_one_that_leaves_takes_nobody_along(engine: Engine) -> None:
+async def test_many_that_miss_a_base_ask_once_and_one_that_leaves_takes_nobody_along(engine: Any) -> None:
     tier = await stored(engine)
     engine.gate.clear()
     waiting = [asyncio.create_task(tier.load("default", STATE.root)) for _ in range(10)]
@@ -121,7 +79,7 @@ async def test_many_that_miss_a_base_ask_once_and_one_that_leaves_takes_nobody_a
     assert engine.loads == 1
 
 
-async def test_no_request_waits_longer_than_the_deadline(engine: Engine) -> None:
+async def test_no_request_waits_longer_than_the_deadline(engine: Any) -> None:
     assert Limits().shared_deadline == 0.010
     tier = await stored(engine)
     tier._limits = Limits(shared_deadline=0.001)
@@ -129,7 +87,7 @@ async def test_no_request_waits_longer_than_the_deadline(engine: Engine) -> None
     assert await tier.load("default", STATE.root) is None
 
 
-async def test_a_call_that_nobody_waits_for_any_more_ends_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_nobody_waits_for_any_more_ends_too(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otelctx.exchange.shared._ABANDONED", 0.001)
     tier = SharedTier(engine, patient())
     engine.gate.clear()
@@ -139,7 +97,7 @@ async def test_a_call_that_nobody_waits_for_any_more_ends_too(engine: Engine, mo
     assert (tier._loads, tier._stores, tier.shared("default", STATE.root)) == ({}, {}, False)
 
 
-async def test_an_engine_that_keeps_failing_is_left_alone_for_a_while(engine: Engine) -> None:
+async def test_an_engine_that_keeps_failing_is_left_alone_for_a_while(engine: Any) -> None:
     now = 0.0
     tier = await stored(engine, clock=lambda: now)
     engine.error = OSError("gone")
@@ -156,7 +114,7 @@ async def test_an_engine_that_keeps_failing_is_left_alone_for_a_while(engine: En
 
 
 @pytest.mark.parametrize("writes", [False, True])
-async def test_failures_count_in_a_row_only(engine: Engine, writes: bool) -> None:
+async def test_failures_count_in_a_row_only(engine: Any, writes: bool) -> None:
     tier = await stored(engine)
     for n in range(10):
         engine.error = OSError("gone")
@@ -171,7 +129,7 @@ async def test_failures_count_in_a_row_only(engine: Engine, writes: bool) -> Non
     assert engine.stores == (11 if writes else 1)
 
 
-async def test_one_slow_call_is_one_failure_however_many_wait_for_it(engine: Engine) -> None:
+async def test_one_slow_call_is_one_failure_however_many_wait_for_it(engine: Any) -> None:
     tier = await stored(engine)
     tier._limits = Limits(shared_deadline=0.001)
     engine.gate.clear()
@@ -183,7 +141,7 @@ async def test_one_slow_call_is_one_failure_however_many_wait_for_it(engine: Eng
     assert await tier.load("default", STATE.root) == STATE, "an engine that is slow once is not left alone"
 
 
-async def test_only_so_many_calls_are_under_way(engine: Engine) -> None:
+async def test_only_so_many_calls_are_under_way(engine: Any) -> None:
     tier = SharedTier(engine, patient(shared_calls=2))
     engine.gate.clear()
     states = [STATE.put("n", n) for n in range(5)]
@@ -198,7 +156,7 @@ async def test_only_so_many_calls_are_under_way(engine: Engine) -> None:
     await tier.close()
 
 
-async def test_shared_is_said_of_what_is_confirmed_and_kept_and_it_is_kept_while_it_is_used(engine: Engine) -> None:
+async def test_shared_is_said_of_what_is_confirmed_and_kept_and_it_is_kept_while_it_is_used(engine: Any) -> None:
     now = 0.0
     tier = SharedTier(engine, patient(), clock=lambda: now)
     engine.gate.clear()
@@ -220,7 +178,7 @@ async def test_shared_is_said_of_what_is_confirmed_and_kept_and_it_is_kept_while
     assert not tier.shared("default", STATE.root)
 
 
-async def test_the_same_is_written_once_at_a_time(engine: Engine) -> None:
+async def test_the_same_is_written_once_at_a_time(engine: Any) -> None:
     tier = SharedTier(engine, patient())
     engine.gate.clear()
     for _ in range(3):
@@ -231,7 +189,7 @@ async def test_the_same_is_written_once_at_a_time(engine: Engine) -> None:
     await tier.close()
 
 
-async def test_what_is_kept_counts_from_when_its_write_began(engine: Engine) -> None:
+async def test_what_is_kept_counts_from_when_its_write_began(engine: Any) -> None:
     """The engine may have begun to count then, however late it has said so."""
     now = 0.0
     tier = SharedTier(engine, patient(), clock=lambda: now)
@@ -247,7 +205,7 @@ async def test_what_is_kept_counts_from_when_its_write_began(engine: Engine) -> 
     assert not tier.shared("default", STATE.root)
 
 
-async def test_only_so_many_confirmations_are_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_confirmations_are_remembered(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten first, and only costs a FULL frame."""
     monkeypatch.setattr("otelctx.exchange.shared._CONFIRMED", 2)
     tier = SharedTier(engine, patient())
@@ -258,7 +216,7 @@ async def test_only_so_many_confirmations_are_remembered(engine: Engine, monkeyp
     assert [tier.shared("default", state.root) for state in states] == [False, True, True]
 
 
-async def test_what_is_too_long_is_not_even_parsed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_long_is_not_even_parsed(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[int] = []
 
     def seen(value: bytes) -> Any:
@@ -273,11 +231,11 @@ async def test_what_is_too_long_is_not_even_parsed(engine: Engine, monkeypatch: 
     assert len(parsed) == 1
 
 
-async def test_each_event_loop_waits_for_calls_of_its_own() -> None:
+async def test_each_event_loop_waits_for_calls_of_its_own(make_engine: Any) -> None:
     """A task of one can't be awaited in another."""
     here, going = asyncio.get_running_loop(), asyncio.Event()
 
-    class Loops(Engine):
+    class Loops(make_engine):
         async def load(self, key: str) -> bytes | None:
             if asyncio.get_running_loop() is here:
                 await going.wait()
@@ -292,130 +250,10 @@ async def test_each_event_loop_waits_for_calls_of_its_own() -> None:
     assert await waiting == STATE
 
 
-async def test_a_write_that_fails_is_not_claimed(engine: Engine) -> None:
+async def test_a_write_that_fails_is_not_claimed(engine: Any) -> None:
     engine.error = OSError("full")
     tier = await stored(engine)
     assert not tier.shared("default", STATE.root)
-
-
-# in an exchange
-
-
-class Service:
-    """Workers of one service behind a balancer that takes them in turn."""
-
-    def __init__(self, wire: Any, workers: list[Node]) -> None:
-        self.wire = wire
-        self.workers = workers
-        self.turn = 0
-        self.held: list[Held] = []
-
-    async def call(self) -> tuple[str | None, list[str]]:
-        """The kind of the first frame, and what it and its repetition came to."""
-        wire = self.wire
-        wire.now += 1.0
-        wire.callee = self.workers[self.turn % len(self.workers)]
-        self.turn += 1
-        exchange = wire.begin()
-        kind, outcomes = exchange.kind, []
-        while True:
-            inbound = wire.open([value for _, value in exchange.headers], may_wait=True)
-            await inbound.settle()
-            outcomes.append(inbound.outcome)
-            await wire.callee.shared.close()
-            if inbound.outcome == "refuse":
-                status, head, _ = inbound.refusal(UNIX + wire.now)
-                ack = dict(head)[b"otelctx-ack"]
-            else:
-                status, ack = 200, inbound.ack("POST", [], UNIX + wire.now)
-                assert inbound.scope.source == "frame"
-            read = decode_ack(split_mac(from_header(ack))[0])
-            if read.kind is AckKind.ACK:
-                self.held.append(read.held)
-            verdict = exchange.close(status, [ack], wire.now, UNIX + wire.now)
-            inbound.close()
-            if verdict is Verdict.DONE:
-                return kind, outcomes
-
-
-@pytest.fixture
-def service(wire: Any, node: Callable[..., Node], engine: Engine) -> Service:
-    settings = node().settings
-    return Service(wire, [Node(settings, shared=SharedTier(engine, patient())) for _ in range(3)])
-
-
-async def test_behind_a_balancer_frames_are_compact_all_the_same(service: Service, chat: Scope) -> None:
-    seen = []
-    for n in range(12):
-        PROMPT.set("x" * 100 + str(n // 4))
-        seen.append(await service.call())
-    assert [kind for kind, _ in seen] == ["full"] * 3 + ["ref", "delta", *["ref"] * 3, "delta", *["ref"] * 3]
-    assert all(outcomes == ["accepted"] for _, outcomes in seen)
-    assert set(service.held) == {Held.SHARED}
-
-
-async def test_a_restarted_worker_takes_over_from_the_tier_without_a_refusal(
-    service: Service, chat: Scope, engine: Engine
-) -> None:
-    service.workers = service.workers[:1]
-    for _ in range(4):
-        await service.call()
-    service.workers = [Node(service.workers[0].settings, shared=SharedTier(engine, patient()))]
-    assert await service.call() == ("ref", ["accepted"])
-
-
-async def test_what_the_tier_has_lost_is_resent_once(service: Service, chat: Scope, engine: Engine) -> None:
-    for _ in range(3):
-        await service.call()
-    engine.values.clear()
-    PROMPT.set("changed")
-    for worker in service.workers:
-        worker._bases.clear()
-    assert await service.call() == ("delta", ["refuse", "accepted"])
-
-
-async def test_what_is_not_confirmed_when_the_head_goes_out_is_of_the_process(
-    wire: Any, chat: Scope, service: Service, engine: Engine
-) -> None:
-    engine.gate.clear()
-    wire.callee = service.workers[0]
-    lines = [value for _, value in wire.begin().headers]
-    inbound = wire.open(lines, may_wait=True)
-    await inbound.settle()
-    first = decode_ack(split_mac(from_header(inbound.ack("POST", [], UNIX + wire.now)))[0])
-    engine.gate.set()
-    await service.workers[0].shared.close()
-    second = decode_ack(split_mac(from_header(wire.open(lines).ack("POST", [], UNIX + wire.now)))[0])
-    assert (first.held, second.held) == (Held.PROCESS, Held.SHARED)
-
-
-async def test_who_can_not_wait_is_refused_at_once(wire: Any, chat: Scope, service: Service) -> None:
-    for _ in range(3):
-        await service.call()
-    lines = [value for _, value in wire.begin().headers]
-    wire.callee = Node(service.workers[0].settings, shared=service.workers[0].shared)
-    assert wire.open(lines).outcome == "refuse"
-    waiting = wire.open(lines, may_wait=True)
-    assert (waiting.outcome, waiting.kind, waiting.ack("POST", [], UNIX + wire.now)) == ("wait", None, None)
-    await waiting.settle()
-    assert (waiting.outcome, waiting.kind, waiting.scope.source) == ("accepted", "ref", "frame")
-
-
-async def test_a_state_without_session_is_not_shared(wire: Any, service: Service, engine: Engine) -> None:
-    wire.callee = service.workers[0]
-    with PROMPT.bound("no session"):
-        inbound = wire.open([value for _, value in wire.begin().headers], may_wait=True)
-    await inbound.settle()
-    assert inbound.outcome == "accepted"
-    await service.workers[0].shared.close()
-    assert engine.values == {}
-
-
-async def test_two_sessions_do_not_read_each_others_bases(service: Service, chat: Scope) -> None:
-    for _ in range(4):
-        await service.call()
-    with session("another"):
-        assert await service.call() == ("full", ["accepted"])
 
 
 class Idle(asyncio.SelectorEventLoop):
@@ -436,11 +274,11 @@ class Idle(asyncio.SelectorEventLoop):
         return self._passed
 
 
-def test_a_store_that_hangs_costs_each_request_the_deadline_at_most() -> None:
+def test_a_store_that_hangs_costs_each_request_the_deadline_at_most(make_engine: Any) -> None:
     """A hundred hang together, not in turn."""
 
     async def hundred() -> float:
-        engine = Engine()
+        engine = make_engine()
         engine.gate.clear()
         tier = SharedTier(engine, Limits(shared_failures=10**6, shared_calls=100))
         found = await asyncio.gather(*(tier.load("default", STATE.put("n", n).root) for n in range(100)))
